@@ -1,0 +1,133 @@
+"""Draws docs/architecture.svg and prints the settings table into the README. Run by `make docs`."""
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from maxsim_serve.settings import as_markdown
+
+ROOT = Path(__file__).parent.parent
+TABLE_START = "<!-- settings: printed by `make docs` -->\n"
+TABLE_END = "<!-- end of settings -->"
+
+
+@dataclass(frozen=True)
+class Box:
+    x: int
+    y: int
+    width: int
+    height: int
+    title: str
+    lines: tuple[str, ...]
+    fill: str = "#ffffff"
+
+    def svg(self) -> str:
+        middle = self.x + self.width / 2
+        texts = [f'<text x="{middle}" y="{self.y + 24}" class="title">{escape(self.title)}</text>']
+        texts += [
+            f'<text x="{middle}" y="{self.y + 44 + 17 * i}" class="line">{escape(line)}</text>'
+            for i, line in enumerate(self.lines)
+        ]
+        return (
+            f'<rect x="{self.x}" y="{self.y}" width="{self.width}" height="{self.height}" rx="8" '
+            f'fill="{self.fill}" stroke="#334155" stroke-width="1.5"/>' + "".join(texts)
+        )
+
+
+BLUE, GREEN, SAND, ROSE = "#e0f2fe", "#dcfce7", "#fef3c7", "#ffe4e6"
+
+BOXES = (
+    Box(20, 130, 150, 92, "retriever", ("BM25, dense, a database", "→ candidate ids")),
+    Box(20, 300, 150, 92, "Prometheus", ("latency, memory,", "queue, store")),
+    Box(
+        240,
+        40,
+        190,
+        350,
+        "api",
+        (
+            "one event loop",
+            "",
+            "/rerank  /search",
+            "/collections",
+            "/documents",
+            "/metrics  /docs",
+            "",
+            "parse and check,",
+            "refuse by name,",
+            "answer",
+        ),
+        BLUE,
+    ),
+    Box(500, 40, 200, 92, "encode", ("text → token rows", "queries overtake documents"), ROSE),
+    Box(
+        500,
+        160,
+        200,
+        104,
+        "engine",
+        ("bounded queue, deadlines", "one thread owns the scoring", "many requests, one work list"),
+        GREEN,
+    ),
+    Box(500, 300, 200, 92, "store", ("ids, snapshots, compaction", "durable before it answers"), SAND),
+    Box(
+        770,
+        160,
+        200,
+        104,
+        "maxsim",
+        ("score_pairs, top_k, explain", "exact fp32, bit-identical", "in any batch"),
+        GREEN,
+    ),
+    Box(770, 300, 200, 44, "rows in memory, packed", (), SAND),
+    Box(770, 352, 200, 44, "segments + SQLite on disk", (), SAND),
+)
+
+# From and to.
+ARROWS = (
+    ((170, 176), (240, 176)),
+    ((240, 346), (170, 346)),
+    ((430, 86), (500, 86)),
+    ((430, 212), (500, 212)),
+    ((600, 264), (600, 300)),
+    ((430, 346), (500, 346)),
+    ((700, 212), (770, 212)),
+    ((870, 300), (870, 264)),
+    ((700, 330), (770, 322)),
+    ((700, 360), (770, 374)),
+)
+
+
+def architecture() -> str:
+    arrows = "".join(
+        f'<line x1="{a[0]}" y1="{a[1]}" x2="{b[0]}" y2="{b[1]}" stroke="#334155" stroke-width="1.5" '
+        'marker-end="url(#tip)"/>'
+        for a, b in ARROWS
+    )
+    style = (
+        "text{font-family:system-ui,sans-serif;text-anchor:middle;fill:#0f172a}"
+        ".title{font-size:16px;font-weight:600}.line{font-size:12.5px;fill:#334155}"
+    )
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 990 430" width="990" height="430" role="img" '
+        'aria-label="Data flows one way: api, engine, store, maxsim">'
+        f"<style>{style}</style>"
+        '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
+        'orient="auto-start-reverse"><path d="M0 0 10 5 0 10z" fill="#334155"/></marker></defs>'
+        '<rect width="990" height="430" fill="#f8fafc"/>'
+        + "".join(box.svg() for box in BOXES)
+        + arrows
+        + "</svg>\n"
+    )
+
+
+def with_settings_table(readme: str) -> str:
+    before, rest = readme.split(TABLE_START)
+    _, after = rest.split(TABLE_END)
+    return before + TABLE_START + "\n" + as_markdown() + "\n" + TABLE_END + after
+
+
+if __name__ == "__main__":
+    (ROOT / "docs/architecture.svg").write_text(architecture(), encoding="utf-8")
+    readme = ROOT / "README.md"
+    readme.write_text(with_settings_table(readme.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,17 @@
+"""The benches: ours beside the naive form and the peers, each checked before it is timed."""
+
+import argparse
+
+from maxsim.bench import cpu
+
+__all__ = ["main"]
+
+
+def main(argv: list[str]) -> int:
+    """`maxsim bench <subcommand> …` → exit status."""
+    parser = argparse.ArgumentParser(prog="maxsim bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    cpu.configure(commands.add_parser("cpu", help="32 × 128 against stored passages on this machine's CPU"))
+    arguments = parser.parse_args(argv)
+    status: int = arguments.run(arguments)
+    return status

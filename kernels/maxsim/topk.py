@@ -1,0 +1,60 @@
+"""Deterministic top-K: score descending, position ascending, the same in every run.
+
+`torch.topk` is fast but breaks ties as it likes, so it only finds the k-th score; what lies
+above it is sorted stably, and what equals it is taken in order of position.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from maxsim.errors import DTypeError, ShapeError
+
+__all__ = ["TopK", "top_k"]
+
+
+class TopK(NamedTuple):
+    """values [k] or [B, k] of the scores' dtype; indices int64 of the same shape."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def top_k(scores: Tensor, k: int) -> TopK:
+    """The k best of scores [N] or [B, N], best first; all N where k is larger.
+
+    Order: score descending, then position ascending; −∞ after every finite score, NaN after −∞.
+    Differentiable in the values. Raises ShapeError for other shapes or a negative k, DTypeError
+    for scores that are not floating point.
+    """
+    if scores.ndim not in (1, 2):
+        raise ShapeError(f"scores: [N] or [B, N] wanted, got shape {tuple(scores.shape)}")
+    if not scores.is_floating_point():
+        raise DTypeError(f"scores: a floating-point dtype wanted, got {scores.dtype}")
+    if k < 0:
+        raise ShapeError(f"k: 0 or more wanted, got {k}")
+    k = min(k, scores.shape[-1])
+    known = scores.detach()
+    if scores.ndim == 1:
+        indices = _best(known, k)
+    else:
+        picked = [_best(row, k) for row in known]
+        indices = torch.stack(picked) if picked else known.new_empty((0, k), dtype=torch.int64)
+    return TopK(scores.gather(-1, indices), indices)
+
+
+def _best(scores: Tensor, k: int) -> Tensor:
+    """Positions of the k best of scores [N], k ≤ N, int64 [k]."""
+    if k == 0:
+        return torch.empty(0, dtype=torch.int64, device=scores.device)
+    nan = scores.isnan()
+    ranked = scores.masked_fill(nan, -torch.inf)
+    threshold = torch.topk(ranked, k, sorted=False).values.min()
+    above = (ranked > threshold).nonzero().squeeze(1)
+    above = above[torch.sort(ranked[above], descending=True, stable=True).indices]
+    equal = ((ranked == threshold) & ~nan).nonzero().squeeze(1)
+    best = torch.cat([above, equal])[:k]
+    if len(best) == k:
+        return best
+    return torch.cat([best, nan.nonzero().squeeze(1)])[:k]

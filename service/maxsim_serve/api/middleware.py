@@ -1,0 +1,92 @@
+"""What every request passes: an id, its metrics, the last resort for faults, the API key. Plain ASGI."""
+
+import hmac
+import logging
+import re
+import time
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ..errors import Unauthorized
+from ..metrics import Metrics
+from . import wire
+
+__all__ = ["ApiKey", "Telemetry"]
+
+_log = logging.getLogger(__name__)
+
+_CLIENT_GONE = 499  # nginx's code for a client that hung up; it is never sent
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+class Telemetry:
+    """Gives each request an id (the client's own, if printable), answers faults, counts and times."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        given = _header(scope, b"x-request-id")
+        request_id = given if given and _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except wire.ClientGone:
+            status = _CLIENT_GONE
+        except Exception:
+            _log.exception("request %s failed: %s %s", request_id.decode(), scope["method"], scope["path"])
+            if status:
+                raise  # half an answer is out: only closing the connection can tell the client
+            await wire.respond_unexpected(request_id.decode())(scope, receive, send_with_id)
+        finally:
+            self._record(scope, status or _CLIENT_GONE, time.perf_counter() - started)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        # Templates, never paths: a label per path would grow without bound.
+        route = getattr(scope.get("route"), "path_format", "unmatched")
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        self._metrics.http_requests.labels(route, method, str(status)).inc()
+        self._metrics.http_request_duration.labels(route).observe(seconds)
+
+
+class ApiKey:
+    """Lets pass what carries `Authorization: Bearer <key>` or goes to one of the `open_paths`."""
+
+    def __init__(self, app: ASGIApp, key: str, open_paths: frozenset[str]) -> None:
+        self._app = app
+        self._key = key.encode()
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
+            await self._app(scope, receive, send)
+            return
+        scheme, _, token = (_header(scope, b"authorization") or b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._key):
+            await self._app(scope, receive, send)
+            return
+        error = Unauthorized(
+            "the API key is missing or wrong; send the header Authorization: Bearer <key>",
+            param="authorization",
+        )
+        await wire.respond(scope["state"]["request_id"], error)(scope, receive, send)
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    return next((value for key, value in scope["headers"] if key == name), None)

@@ -1,0 +1,1 @@
+"""The commands behind `maxsim`, a module each."""

@@ -1,0 +1,108 @@
+"""What a query is ranked against: stored ids, vectors that came with the request, or a whole collection.
+
+`resolve` turns each into the same thing, spans of packed token rows. It runs on the engine's thread,
+as late as possible, so that a request sees the store as it is when it is scored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..store import Collection, Part
+
+__all__ = ["Candidates", "InlineCandidates", "Resolved", "StoredCandidates", "WholeCollection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Spans to score. `count` positions exist; those in no part are missing.
+
+    `ids` names the documents by position where the caller did not (a whole collection).
+    """
+
+    parts: Sequence[Part]
+    count: int
+    missing: NDArray[np.int64]
+    ids: Sequence[str] | None = None
+
+    @property
+    def tokens(self) -> int:
+        return sum(int(part.lengths.sum()) for part in self.parts)
+
+
+class Candidates(Protocol):
+    @property
+    def dim(self) -> int:
+        """Width that the query must have."""
+
+    @property
+    def normalize(self) -> bool:
+        """Whether the query's rows are to be L2-normalized as the documents' were."""
+
+    def resolve(self) -> Resolved: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCandidates:
+    """Documents of a collection, by id; duplicates keep their own positions."""
+
+    collection: Collection
+    ids: Sequence[str]
+
+    @property
+    def dim(self) -> int:
+        return self.collection.spec.dim
+
+    @property
+    def normalize(self) -> bool:
+        return self.collection.spec.normalize
+
+    def resolve(self) -> Resolved:
+        located = self.collection.locate(self.ids)
+        return Resolved(located.parts, len(self.ids), located.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class InlineCandidates:
+    """Documents whose token matrices `[n, dim]` came with the request; at least one, none empty."""
+
+    vectors: Sequence[NDArray[np.generic]]
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors[0].shape[1])
+
+    @property
+    def normalize(self) -> bool:
+        return False
+
+    def resolve(self) -> Resolved:
+        lengths = torch.tensor([len(v) for v in self.vectors], dtype=torch.int64)
+        tokens = torch.from_numpy(np.concatenate([np.asarray(v, dtype=np.float32) for v in self.vectors]))
+        count = len(self.vectors)
+        part = Part(tokens, lengths.cumsum(0) - lengths, lengths, torch.arange(count))
+        return Resolved([part], count, np.empty(0, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCollection:
+    """Every document that is stored when the request is scored, in the order of their insertion."""
+
+    collection: Collection
+
+    @property
+    def dim(self) -> int:
+        return self.collection.spec.dim
+
+    @property
+    def normalize(self) -> bool:
+        return self.collection.spec.normalize
+
+    def resolve(self) -> Resolved:
+        snapshot = self.collection.snapshot()
+        count = sum(len(part.positions) for part in snapshot.parts)
+        return Resolved(snapshot.parts, count, np.empty(0, dtype=np.int64), snapshot.ids)

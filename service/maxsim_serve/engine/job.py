@@ -1,0 +1,70 @@
+"""One request on its way through the engine, and what comes back."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .candidates import Candidates
+
+__all__ = ["Explanation", "Job", "Ranking"]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """For each query row the document row that won it: `tokens` int64 `[Lq]`, `similarities` fp32 `[Lq]`."""
+
+    tokens: NDArray[np.int64]
+    similarities: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best `k` candidates, best first.
+
+    `positions` int64 `[k]` are places in the request (or in the collection), `scores` fp32 `[k]` raw MaxSim.
+    `ids` stands where the request named none. `timings_s` maps a stage to seconds; `kernel` is the time of
+    the whole work list that the request was part of.
+    """
+
+    positions: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    ids: Sequence[str] | None
+    missing: NDArray[np.int64]
+    candidates: int
+    document_tokens: int
+    timings_s: dict[str, float]
+    kernel: str
+    explanations: Sequence[Explanation] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A query `[Lq, dim]` fp32 and its candidates, owned by the queue until the engine's thread takes it."""
+
+    query: torch.Tensor
+    candidates: Candidates
+    top_n: int | None
+    explain: bool
+    deadline: float  # time.perf_counter() clock
+    future: asyncio.Future[Ranking]
+    enqueued: float = field(default_factory=time.perf_counter)
+    abandoned: bool = False
+
+    def deliver(self, outcome: Ranking | BaseException) -> None:
+        """Hand the outcome to the waiting request, from any thread; a request that left gets nothing."""
+        loop = self.future.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._settle, outcome)
+
+    def _settle(self, outcome: Ranking | BaseException) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)

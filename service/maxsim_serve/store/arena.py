@@ -1,0 +1,173 @@
+"""The segments of one collection: where appended rows go, and which rows are dead."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .catalog import InDoubt
+from .segment import Segment, sync_directory
+from .space import full_disk_raises
+from .spec import CollectionSpec
+
+__all__ = ["Arena", "Placement"]
+
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where documents were written: per document int64 [n] its segment and first row; and the number of
+    committed rows that each segment concerned has once the catalog takes them in.
+    """
+
+    segments: Int64
+    starts: Int64
+    segment_rows: Mapping[int, int]
+
+
+class Arena:
+    """For one writer at a time. The newest segment takes appends until it is full; the others are sealed."""
+
+    def __init__(
+        self, directory: Path, spec: CollectionSpec, segment_bytes: int, new_segment_id: Callable[[], int]
+    ) -> None:
+        self._directory = directory
+        self._spec = spec
+        self._segment_rows = max(1, segment_bytes // spec.row_bytes)
+        self._new_segment_id = new_segment_id
+        self._segments: dict[int, Segment] = {}
+        self._active: Segment | None = None
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __getitem__(self, segment_id: int) -> Segment:
+        return self._segments[segment_id]
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows for segment in self._segments.values())
+
+    @property
+    def live_rows(self) -> int:
+        return sum(segment.live_rows for segment in self._segments.values())
+
+    def tensors(self) -> dict[int, torch.Tensor]:
+        return {segment.id: segment.tokens for segment in self._segments.values()}
+
+    def open(self, committed: Mapping[int, int]) -> None:
+        """Open the segments that the catalog knows: id → committed rows. The newest takes appends."""
+        for segment_id, rows in sorted(committed.items()):
+            newest = segment_id == max(committed)
+            capacity = max(rows, self._segment_rows) if newest else rows
+            segment = Segment(
+                self._path(segment_id), capacity, self._spec.dim, self._spec.torch_dtype, rows=rows
+            )
+            self._segments[segment_id] = segment
+            segment.recover()
+            if newest:
+                self._active = segment
+
+    @contextmanager
+    def append(self, packed: NDArray[np.uint8], lengths: Int64) -> Iterator[Placement]:
+        """Write documents of `lengths` [n] rows, packed one after the other, durably. They are committed when
+        the body ends; where it raises, or the writing does, nothing has happened.
+        """
+        ends = np.cumsum(lengths)
+        segments, starts = np.empty_like(lengths), np.empty_like(lengths)
+        written: list[tuple[Segment, int]] = []
+        created: list[Segment] = []
+        before = segment = self._active
+        try:
+            with full_disk_raises(self._directory):
+                document, row = 0, 0  # the next to write
+                while document < len(lengths):
+                    if segment is None or segment.room < lengths[document]:
+                        segment = self._create(max(self._segment_rows, int(lengths[document])))
+                        created.append(segment)
+                    last = int(np.searchsorted(ends, row + segment.room, side="right"))
+                    end = int(ends[last - 1])
+                    segments[document:last] = segment.id
+                    starts[document:last] = ends[document:last] - lengths[document:last] - row + segment.rows
+                    written.append((segment, end - row))
+                    segment.write(packed[row * segment.row_bytes : end * segment.row_bytes])
+                    document, row, segment = last, end, None
+                if created:
+                    sync_directory(self._directory)
+                yield Placement(
+                    segments, starts, {segment.id: segment.rows + rows for segment, rows in written}
+                )
+        except BaseException as error:
+            for segment in created:
+                del self._segments[segment.id]
+            self._active = before
+            if not isinstance(error, InDoubt):  # else the catalog may turn out to have them
+                _undo(before, created)
+            raise
+        for segment, rows in written:
+            segment.commit(rows)
+
+    def kill(self, segments: Int64, lengths: Int64) -> None:
+        """The documents that had these rows are gone."""
+        for segment_id in np.unique(segments).tolist():
+            self._segments[segment_id].live_rows -= int(lengths[segments == segment_id].sum())
+
+    def set_live(self, segments: Int64, lengths: Int64) -> None:
+        """On opening: documents have these rows."""
+        for segment_id in np.unique(segments).tolist():
+            self._segments[segment_id].live_rows = int(lengths[segments == segment_id].sum())
+
+    def compactable(self, dead_share: float) -> list[Segment]:
+        """Sealed segments of whose rows more than a share is dead."""
+        return [
+            segment
+            for segment in self._segments.values()
+            if segment is not self._active and segment.dead_rows > dead_share * segment.rows
+        ]
+
+    def seal(self) -> None:
+        """Let the next append begin a new segment, if this one has dead rows."""
+        if self._active is not None and self._active.dead_rows:
+            self._active = None
+
+    def forget(self, segment: Segment) -> None:
+        """Drop a segment without live rows, which the catalog has dropped already."""
+        del self._segments[segment.id]
+        segment.remove()
+
+    def close(self) -> None:
+        for segment in self._segments.values():
+            segment.close()
+
+    def remove(self) -> None:
+        """Drop every segment, of a collection that the catalog has dropped already."""
+        for segment in self._segments.values():
+            segment.remove()
+        self._segments.clear()
+        self._active = None
+
+    def _create(self, capacity: int) -> Segment:
+        segment = Segment(
+            self._path(self._new_segment_id()), capacity, self._spec.dim, self._spec.torch_dtype
+        )
+        self._segments[segment.id] = segment
+        self._active = segment
+        return segment
+
+    def _path(self, segment_id: int) -> Path:
+        return self._directory / f"{segment_id}.rows"
+
+
+def _undo(appended: Segment | None, created: list[Segment]) -> None:
+    """What cannot be cut off now is cut off before the next write, or when the store is opened again."""
+    for segment in created:
+        with suppress(OSError):
+            segment.remove()
+    if appended is not None:
+        with suppress(OSError):
+            appended.discard()

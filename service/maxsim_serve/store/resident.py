@@ -1,0 +1,219 @@
+"""Where every live document's rows are: the id map, and snapshots of it for readers.
+
+A document has a slot; slots are in the order of insertion, and an update keeps its slot. A slot is a column
+of one int64 table. Readers copy the columns they want under a short lock; the rows those point to are never
+written again, so what a reader got stays true for as long as it holds it.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["Located", "Part", "ResidentIndex", "Snapshot", "Spot"]
+
+Int64 = NDArray[np.int64]
+_SEGMENT, _START, _LENGTH, _GENERATION = range(4)
+_FIRST_CAPACITY = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Documents that lie in one segment: `tokens` [rows, dim] in the stored dtype, and per document int64 [n]
+    its first row, its number of rows, and its position in the request or snapshot.
+    """
+
+    tokens: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    positions: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the asked documents are; `missing` int64 holds the positions of ids that are not stored."""
+
+    parts: list[Part]
+    missing: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Every live document. `ids` by position, which is the order of insertion."""
+
+    ids: Sequence[str]
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One document's own rows [n, dim] in the stored dtype, and their generation."""
+
+    rows: torch.Tensor
+    generation: int
+
+
+class ResidentIndex:
+    """Thread-safe for readers; writers take turns by a lock of their own, outside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slot_of: dict[str, int] = {}
+        self._ids: list[str] = []  # by slot; a dead slot keeps its id and has length 0
+        self._table: Int64 = np.zeros((4, _FIRST_CAPACITY), np.int64)
+        self._tensors: Mapping[int, torch.Tensor] = {}  # by segment id; replaced, never changed
+        self._snapshot: Snapshot | None = None
+        self._version = 0
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    # Reading.
+
+    def locate(self, ids: Sequence[str]) -> Located:
+        count = len(ids)
+        with self._lock:
+            try:
+                slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, count)
+                missing, positions = np.empty(0, np.int64), np.arange(count)
+            except KeyError:
+                every = np.array([self._slot_of.get(id, -1) for id in ids], np.int64)
+                missing, positions = np.flatnonzero(every < 0), np.flatnonzero(every >= 0)
+                slots = every[positions]
+            columns = self._table.take(slots, axis=1)
+            tensors = self._tensors
+        return Located(_parts(columns, positions, tensors), missing)
+
+    def spot(self, id: str) -> Spot | None:
+        with self._lock:
+            slot = self._slot_of.get(id)
+            if slot is None:
+                return None
+            segment, start, length, generation = self._table[:, slot].tolist()
+            return Spot(self._tensors[segment][start : start + length], generation)
+
+    def snapshot(self) -> Snapshot:
+        with self._lock:
+            if self._snapshot is not None:
+                return self._snapshot
+            ids, table, tensors, version = self._ids.copy(), self._used().copy(), self._tensors, self._version
+        live = np.flatnonzero(table[_LENGTH])
+        if len(live) < len(ids):
+            ids, table = [ids[slot] for slot in live.tolist()], table.take(live, axis=1)
+        snapshot = Snapshot(ids, _parts(table, np.arange(len(ids)), tensors))
+        with self._lock:
+            if version == self._version:
+                self._snapshot = snapshot
+        return snapshot
+
+    def present(self, ids: Sequence[str]) -> list[bool]:
+        with self._lock:
+            return [id in self._slot_of for id in ids]
+
+    def in_segment(self, segment: int) -> tuple[list[str], Int64, Int64]:
+        """Ids, first rows and lengths of the live documents of a segment, in row order. For the writer."""
+        table = self._used()
+        slots = np.flatnonzero((table[_SEGMENT] == segment) & (table[_LENGTH] > 0))
+        slots = slots[np.argsort(table[_START, slots])]
+        return [self._ids[slot] for slot in slots.tolist()], table[_START, slots], table[_LENGTH, slots]
+
+    # Writing. Each call is seen by readers wholly or not at all, and returns the segments and lengths
+    # of the documents whose rows it left dead.
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        segments: Int64,
+        starts: Int64,
+        lengths: Int64,
+        generations: Int64,
+        tensors: Mapping[int, torch.Tensor],
+    ) -> tuple[Int64, Int64]:
+        """New documents get slots in the order given. An id may occur once."""
+        with self._lock:
+            used = len(self._ids)
+            fresh = [id for id in ids if id not in self._slot_of]
+            self._slot_of.update(zip(fresh, range(used, used + len(fresh)), strict=True))
+            self._ids.extend(fresh)
+            self._grow(len(self._ids))
+            slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
+            old = self._table[:, slots[slots < used]]
+            self._table[:, slots] = segments, starts, lengths, generations
+            self._publish(tensors)
+        return old[_SEGMENT], old[_LENGTH]
+
+    def remove(self, ids: Sequence[str]) -> tuple[Int64, Int64]:
+        """Every id must be there."""
+        with self._lock:
+            slots = np.fromiter(map(self._slot_of.pop, ids), np.int64, len(ids))
+            old = self._table[:, slots]
+            self._table[_LENGTH, slots] = 0
+            if len(self._ids) > 2 * len(self._slot_of) + _FIRST_CAPACITY:
+                self._squeeze()
+            self._publish(self._tensors)
+        return old[_SEGMENT], old[_LENGTH]
+
+    def move(
+        self, ids: Sequence[str], segments: Int64, starts: Int64, tensors: Mapping[int, torch.Tensor]
+    ) -> tuple[Int64, Int64]:
+        """The same rows stand somewhere else now. Every id must be there."""
+        with self._lock:
+            slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
+            old = self._table[:, slots]
+            self._table[_SEGMENT, slots], self._table[_START, slots] = segments, starts
+            self._publish(tensors)
+        return old[_SEGMENT], old[_LENGTH]
+
+    def set_tensors(self, tensors: Mapping[int, torch.Tensor]) -> None:
+        with self._lock:
+            self._publish(tensors)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._slot_of, self._ids = {}, []
+            self._publish({})
+
+    # All below: with the lock held, or by the one writer.
+
+    def _used(self) -> Int64:
+        return self._table[:, : len(self._ids)]
+
+    def _publish(self, tensors: Mapping[int, torch.Tensor]) -> None:
+        self._tensors = tensors
+        self._version += 1
+        self._snapshot = None
+
+    def _grow(self, slots: int) -> None:
+        capacity = self._table.shape[1]
+        if slots > capacity:
+            table = np.zeros((4, max(slots, 2 * capacity)), np.int64)
+            table[:, :capacity] = self._table
+            self._table = table
+
+    def _squeeze(self) -> None:
+        live = np.flatnonzero(self._used()[_LENGTH])
+        self._table = self._table.take(live, axis=1)
+        self._ids = [self._ids[slot] for slot in live.tolist()]
+        self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
+
+
+def _parts(columns: Int64, positions: Int64, tensors: Mapping[int, torch.Tensor]) -> list[Part]:
+    """Group documents by segment, each group in the order given. `columns` [4, n] of the table."""
+    count = len(positions)
+    if not count:
+        return []
+    spans = np.stack((columns[_START], columns[_LENGTH], positions))
+    segments = columns[_SEGMENT]
+    if (segments != segments[0]).any():
+        order = np.argsort(segments, kind="stable")
+        segments, spans = segments[order], spans.take(order, axis=1)
+    cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), count]
+    groups = torch.split(torch.from_numpy(spans), [end - begin for begin, end in pairwise(cuts)], dim=1)
+    return [
+        Part(tensors[segment], *group.unbind())
+        for segment, group in zip(segments[cuts[:-1]].tolist(), groups, strict=True)
+    ]

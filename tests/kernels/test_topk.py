@@ -1,0 +1,69 @@
+"""`top_k`: score descending, position ascending, −∞ after the finite, NaN last."""
+
+import math
+
+import pytest
+import torch
+
+import maxsim
+
+
+def ordered(scores, k):
+    """The definition, by Python's stable sort."""
+
+    def key(position):
+        score = scores[position]
+        return (math.isnan(score), -score if not math.isnan(score) else 0, position)
+
+    return sorted(range(len(scores)), key=key)[:k]
+
+
+@pytest.mark.parametrize("k", [1, 2, 17, 63, 64, 1000], ids="k{}".format)
+@pytest.mark.parametrize("n", [1, 2, 17, 63, 111], ids="n{}".format)
+def test_order_with_many_ties(backend, seeded, n, k):
+    values = torch.tensor([3.0, 1.5, 0.0, -0.0, -2.0, -torch.inf, torch.inf, torch.nan])
+    scores = values[torch.randint(0, len(values), (n,), generator=seeded)]
+    best, positions = backend.top_k(scores, k)
+    assert positions.tolist() == ordered(scores.tolist(), k)
+    torch.testing.assert_close(best, scores[positions], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3], ids="B{}".format)
+def test_rows_are_ranked_alone(rows, seeded):
+    scores = torch.randint(0, 5, (rows, 40), generator=seeded).float()
+    best = maxsim.top_k(scores, 7)
+    assert best.values.shape == best.indices.shape == (rows, 7)
+    for row, positions in zip(scores, best.indices, strict=True):
+        assert positions.tolist() == ordered(row.tolist(), 7)
+
+
+def test_no_scores_and_no_wish():
+    assert maxsim.top_k(torch.empty(0), 5).indices.tolist() == []
+    assert maxsim.top_k(torch.ones(4), 0).indices.tolist() == []
+
+
+def test_a_million_scores_equal_a_stable_sort(seeded):
+    scores = torch.randint(0, 1000, (1_000_000,), generator=seeded).float()
+    wanted = torch.sort(scores, descending=True, stable=True).indices[:5000]
+    assert torch.equal(maxsim.top_k(scores, 5000).indices, wanted)
+
+
+def test_values_are_differentiable():
+    scores = torch.tensor([1.0, 5.0, 3.0], requires_grad=True)
+    maxsim.top_k(scores, 2).values.sum().backward()
+    assert scores.grad.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("scores", "k", "error", "message"),
+    [
+        pytest.param(torch.ones(2, 2, 2), 1, maxsim.ShapeError, r"scores: \[N\] or \[B, N\]", id="3-D"),
+        pytest.param(torch.ones(2), -1, maxsim.ShapeError, "k: 0 or more wanted, got -1", id="negative k"),
+        pytest.param(
+            torch.ones(2).long(), 1, maxsim.DTypeError, "scores: a floating-point dtype", id="integers"
+        ),
+    ],
+)
+def test_refusals(scores, k, error, message):
+    with pytest.raises(error, match=message):
+        maxsim.top_k(scores, k)
