@@ -16,6 +16,8 @@
 #include <stdint.h>
 
 #define TOKENS 6
+/* Tokens that are asked of memory before they are needed; a store is far larger than any cache. */
+#define AHEAD 12
 #define LANES 16
 #define MAX_DIM 1024
 /* Rows a page apart would compete for the same few lines of the cache. */
@@ -43,6 +45,15 @@ static void convert(const char *row, int dtype, int64_t dim, float *out) {
         }
         _mm256_storeu_ps(out + k, value);
     }
+}
+
+static const char *row_of(const char *table, int64_t row_bytes, int64_t start, int64_t step, const int64_t *index,
+                          int64_t j) {
+    return table + (index ? index[start + j] : start + step * j) * row_bytes;
+}
+
+static void prefetch(const char *row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch(row + at, _MM_HINT_T0);
 }
 
 /* Six tokens, rows of [6][STRIDE], against sixteen query rows, given as [dim][16]; raises the maxima [16].
@@ -94,17 +105,22 @@ void maxsim_score(const char *table, int64_t row_bytes, int dtype, int64_t dim,
                   int64_t step, const int64_t *index, float *maxima, float *scores) {
     float tokens[TOKENS * STRIDE];
     float *spoiled = maxima + lanes;
+    const int64_t used_bytes = dim * (dtype == FLOAT32 ? 4 : 2);
     for (int64_t n = 0; n < document_count; n++) {
         for (int64_t lane = 0; lane < lanes; lane++) {
             maxima[lane] = -INFINITY;
             spoiled[lane] = 0;
         }
+        if (n + 1 < document_count)
+            for (int64_t j = 0; j < AHEAD && j < lengths[n + 1]; j++)
+                prefetch(row_of(table, row_bytes, starts[n + 1], step, index, j), used_bytes);
         for (int64_t begin = 0; begin < lengths[n]; begin += TOKENS) {
+            for (int64_t j = begin + AHEAD; j < begin + AHEAD + TOKENS && j < lengths[n]; j++)
+                prefetch(row_of(table, row_bytes, starts[n], step, index, j), used_bytes);
             for (int t = 0; t < TOKENS; t++) {
                 /* Past the end the last token is repeated: a maximum does not mind. */
                 int64_t j = begin + t < lengths[n] ? begin + t : lengths[n] - 1;
-                int64_t row = index ? index[starts[n] + j] : starts[n] + step * j;
-                convert(table + row * row_bytes, dtype, dim, tokens + t * STRIDE);
+                convert(row_of(table, row_bytes, starts[n], step, index, j), dtype, dim, tokens + t * STRIDE);
             }
             for (int64_t lane = 0; lane < lanes; lane += LANES)
                 raise_maxima(tokens, queries + lane * dim, dim, maxima + lane, spoiled + lane);

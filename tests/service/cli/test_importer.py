@@ -335,10 +335,12 @@ def broken_files(folder: Path) -> dict[str, tuple[Path, str]]:
     }
 
 
-@pytest.mark.parametrize(
-    "case",
-    "absent ending cut cut-npz f64-safetensors no-lengths sum negative float64 flat columns ids pickled".split(),  # noqa: SIM905
-)
+CASES = """
+    absent ending cut cut-npz f64-safetensors no-lengths sum negative float64 flat columns ids pickled
+"""
+
+
+@pytest.mark.parametrize("case", CASES.split())
 def test_a_file_that_cannot_be_read_says_why(
     case: str, tmp_path: Path, service: Any, imported: Import, capsys: pytest.CaptureFixture[str]
 ) -> None:
