@@ -132,7 +132,7 @@ def _matrix(query: Tensor) -> Tensor:
 def _unit_tokens(tokens: int) -> int:
     """Tokens to aim at in a unit when all units together have this many."""
     least, most = UNIT_TOKENS
-    return min(max(tokens // (cpu_pool.threads() * UNITS_PER_THREAD), least), most)
+    return min(max(-(-tokens // (cpu_pool.threads() * UNITS_PER_THREAD)), least), most)
 
 
 def _ranges(documents: Documents, chosen: Ints, tokens: int) -> list[Ints]:

@@ -29,7 +29,7 @@ MEAN_LENGTH, LENGTH_SPREAD, LONGEST = 120, 0.45, 400
 QUERY_ROWS, DIM = 32, 128
 PEAK_SIZE = 3072
 # OpenMP's threads spin for a while when their work is done; nobody should be timed beside another's.
-PAUSE_S = 0.02
+PAUSE_S = 0.005
 
 Contender = Callable[[], Tensor]
 
