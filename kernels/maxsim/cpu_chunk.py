@@ -16,65 +16,58 @@ rows. Maxima are exact in any order. The sum runs over the query's own rows in t
 float64, elementwise over documents, and is rounded to float32 once.
 """
 
-import functools
 import threading
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from maxsim.rows import Rows
+from maxsim import cpu_pool
+from maxsim.cpu_work import LANES, Documents, Floats, Ints, QueryBlock, Work, padded, table_rows
 
-__all__ = ["Documents", "QueryBlock", "padded_rows", "score_block", "similarities", "table_rows"]
+__all__ = ["execute", "similarities"]
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
-
-THIN = 16
 CHUNK_TOKENS = 4096
 # A chunk's products stay near the cache: fewer tokens for very long queries.
 PRODUCT_ELEMENTS = 1 << 20
+# Units small enough that threads end together, large enough that handing one over costs little.
+UNIT_TOKENS = 4096, 65536
+UNITS_PER_THREAD = 4
 
 _local = threading.local()
 
 
-@dataclass(frozen=True, eq=False)
-class QueryBlock:
-    """Queries scored together.
-
-    matrix  [ΣLq padded to a multiple of 16, d] float32, the rows of the queries one after the other
-    lengths rows of each query
-    """
-
-    matrix: Tensor
-    lengths: tuple[int, ...]
-
-    @functools.cached_property
-    def by_column(self) -> Tensor:
-        """The matrix in groups of 16 rows, each column's 16 values side by side: [rows / 16, d, 16]."""
-        return self.matrix.view(-1, THIN, self.matrix.shape[1]).transpose(1, 2).contiguous()
+def execute(documents: Documents, works: Sequence[Work]) -> None:
+    """Score all works, each cut into units of about equal tokens."""
+    tokens = sum(int(documents.lengths[work.chosen].sum()) for work in works)
+    least, most = UNIT_TOKENS
+    target = min(max(-(-tokens // (cpu_pool.threads() * UNITS_PER_THREAD)), least), most)
+    cpu_pool.run(
+        [
+            partial(_fill, documents, work, begin, end)
+            for work in works
+            for begin, end in _cuts(documents.lengths[work.chosen], target)
+        ]
+    )
 
 
-class Documents:
-    """The document side in numpy: what every thread reads."""
-
-    def __init__(self, documents: Rows) -> None:
-        self.tokens = documents.tokens.detach()
-        self.starts: Ints = documents.starts.numpy()
-        self.lengths: Ints = documents.lengths.numpy()
-        self.step = documents.step
-        self.index: Ints | None = None if documents.index is None else documents.index.numpy()
+def _cuts(lengths: Ints, tokens: int) -> list[tuple[int, int]]:
+    """Cut documents of these lengths, in their order, into ranges of about this many tokens."""
+    ends = lengths.cumsum()
+    cuts = np.searchsorted(ends, np.arange(tokens, int(ends[-1]), tokens)).tolist() if len(ends) else []
+    return [(begin, end) for begin, end in pairwise([0, *cuts, len(lengths)]) if begin < end]
 
 
-def padded_rows(count: int) -> int:
-    """The next multiple of 16, at least 16."""
-    return max(-(-count // THIN), 1) * THIN
+def _fill(documents: Documents, work: Work, begin: int, end: int) -> None:
+    """Write the scores of one range of a work's documents."""
+    work.out[:, work.columns[begin:end]] = _score_block(work.block, documents, work.chosen[begin:end])
 
 
-def score_block(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
+def _score_block(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
     """Scores [queries, documents] of a block with the chosen documents, each with a token or more."""
     maxima = _maxima(block, documents, chosen)
     scores = np.zeros((len(block.lengths), len(chosen)))
@@ -90,7 +83,7 @@ def score_block(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats
 
 def similarities(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
     """Inner products [ΣLq, tokens] of a block with all tokens of the chosen documents, one row of tokens."""
-    return _products(block.matrix, documents.tokens, table_rows(documents, chosen))[
+    return _products(block.padded_matrix, documents.tokens, table_rows(documents, chosen))[
         : sum(block.lengths)
     ].copy()
 
@@ -101,14 +94,14 @@ def _maxima(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
     ends = documents.lengths[chosen].cumsum()
     begins = ends - documents.lengths[chosen]
     rows = table_rows(documents, chosen)
-    size = min(CHUNK_TOKENS, max(PRODUCT_ELEMENTS // len(block.matrix) // THIN, THIN) * THIN)
+    size = min(CHUNK_TOKENS, max(PRODUCT_ELEMENTS // block.lanes // LANES, LANES) * LANES)
     # The documents from firsts[c] up to lasts[c] have a token in chunk c, perhaps not all of theirs.
     cuts = np.arange(0, int(ends[-1]), size)
     firsts = np.searchsorted(ends, cuts, side="right").tolist()
     lasts = np.searchsorted(begins, cuts + size, side="left").tolist()
     maxima = np.full((query_rows, len(chosen)), -np.inf, np.float32)
     for cut, first, last in zip(cuts.tolist(), firsts, lasts, strict=True):
-        products = _products(block.matrix, documents.tokens, rows[cut : cut + size])
+        products = _products(block.padded_matrix, documents.tokens, rows[cut : cut + size])
         within = begins[first:last] - cut
         within[0] = max(within[0], 0)
         target = maxima[:, first:last]
@@ -116,19 +109,10 @@ def _maxima(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
     return maxima
 
 
-def table_rows(documents: Documents, chosen: Ints) -> Tensor:
-    """The table rows of the chosen documents' tokens, one document after the other, int64."""
-    lengths = documents.lengths[chosen]
-    step = 1 if documents.index is not None else documents.step
-    rows = np.repeat(documents.starts[chosen] - step * (lengths.cumsum() - lengths), lengths)
-    rows += step * np.arange(len(rows))
-    return torch.from_numpy(rows if documents.index is None else documents.index[rows])
-
-
 def _products(matrix: Tensor, tokens: Tensor, rows: Tensor) -> Floats:
     """Inner products [Lq, n] of matrix [Lq, d] float32 with some token rows, in this thread's scratch."""
     count, dim = len(rows), tokens.shape[1]
-    chunk = _scratch("chunk", padded_rows(count), dim, torch.float32)
+    chunk = _scratch("chunk", padded(count), dim, torch.float32)
     if tokens.dtype == torch.float32:
         torch.index_select(tokens, 0, rows, out=chunk[:count])
     else:

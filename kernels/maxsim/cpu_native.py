@@ -8,15 +8,20 @@ PyTorch kernel of `cpu_chunk` gives the same scores within rounding, at about ha
 import ctypes
 import functools
 import importlib.util
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
-from maxsim.cpu_chunk import Documents, Floats, Ints, QueryBlock, table_rows
+from maxsim import cpu_pool
+from maxsim.cpu_work import Documents, Floats, Work
 
-__all__ = ["available", "score_block"]
+__all__ = ["available", "execute"]
 
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2}
+# Products of one query row and one token that are worth waking another thread for: some 50 µs of work.
+_PAIRS_PER_THREAD = 1 << 15
 
 
 def available() -> bool:
@@ -24,41 +29,63 @@ def available() -> bool:
     return _library() is not None
 
 
-def score_block(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
-    """Scores [queries, documents] of a block with the chosen documents, each with a token or more."""
+def execute(documents: Documents, works: Sequence[Work]) -> None:
+    """Score all works. Every thread goes through all of them and takes documents until none is left."""
+    calls = [_call(documents, work) for work in works]
+    pairs = sum(work.block.lanes * int(documents.lengths[work.chosen].sum()) for work in works)
+    scratch_floats = max((work.block.lanes for work in works), default=0) * (documents.tokens.shape[1] + 2)
+
+    def help_out() -> None:
+        scratch = np.empty(scratch_floats, np.float32)
+        for call in calls:
+            call(scratch)
+
+    cpu_pool.together(help_out, most=1 + pairs // _PAIRS_PER_THREAD)
+
+
+def _call(documents: Documents, work: Work) -> Callable[[Floats], None]:
+    """What a thread calls, with its own scratch, to take part in a work."""
     library = _library()
     assert library is not None, "dispatch chooses this kernel only where it is available"
-    tokens, index, step = documents.tokens, documents.index, documents.step
-    starts, lengths = documents.starts[chosen], documents.lengths[chosen]
-    if tokens.stride(1) != 1:
-        # The kernel wants a row's elements side by side: this unit's rows, no more, are copied.
-        tokens = tokens.index_select(0, table_rows(documents, chosen))
-        index, step, starts = None, 1, lengths.cumsum() - lengths
-    query_lengths = np.asarray(block.lengths, np.int64)
-    scores = np.empty((len(block.lengths), len(chosen)), np.float32)
-    lanes = len(block.matrix)
-    maxima = np.empty(2 * lanes, np.float32)
-    library.maxsim_score(
-        _pointer(tokens.data_ptr()),
-        _int(tokens.stride(0) * tokens.element_size()),
-        ctypes.c_int(_DTYPES[tokens.dtype]),
-        _int(tokens.shape[1]),
-        _pointer(block.by_column.data_ptr()),
-        _int(lanes),
-        _pointer(query_lengths.ctypes.data),
-        _int(len(query_lengths)),
-        _pointer(starts.ctypes.data),
-        _pointer(lengths.ctypes.data),
-        _int(len(chosen)),
-        _int(step),
-        _pointer(None if index is None else index.ctypes.data),
-        _pointer(maxima.ctypes.data),
-        _pointer(scores.ctypes.data),
-    )
-    return scores
+    tokens, index, queries = documents.tokens, documents.index, work.block.matrix
+    starts, lengths = documents.starts[work.chosen], documents.lengths[work.chosen]
+    columns, out = np.ascontiguousarray(work.columns), work.out
+    query_lengths = np.array(work.block.lengths, np.int64)
+    next_document = np.zeros(1, np.int64)
+
+    def call(scratch: Floats) -> None:
+        library.maxsim_score(
+            tokens.data_ptr(),
+            tokens.stride(0) * tokens.element_size(),
+            tokens.stride(1),
+            _DTYPES[tokens.dtype],
+            tokens.shape[1],
+            queries.data_ptr(),
+            query_lengths.ctypes.data,
+            len(query_lengths),
+            starts.ctypes.data,
+            lengths.ctypes.data,
+            len(starts),
+            documents.step,
+            None if index is None else index.ctypes.data,
+            out.ctypes.data,
+            out.strides[0] // out.itemsize,
+            columns.ctypes.data,
+            next_document.ctypes.data,
+            scratch.ctypes.data,
+        )
+
+    return call
 
 
-_pointer, _int = ctypes.c_void_p, ctypes.c_int64
+_pointer, _integer = ctypes.c_void_p, ctypes.c_int64
+_ARGUMENTS: list[Any] = [
+    *(_pointer, _integer, _integer, ctypes.c_int, _integer),  # table
+    *(_pointer, _pointer, _integer),  # queries
+    *(_pointer, _pointer, _integer, _integer, _pointer),  # documents
+    *(_pointer, _integer, _pointer),  # scores
+    *(_pointer, _pointer),  # next_document, scratch
+]
 
 
 @functools.cache
@@ -69,5 +96,6 @@ def _library() -> ctypes.CDLL | None:
     library = ctypes.CDLL(found.origin)
     if not library.maxsim_supported():
         return None
+    library.maxsim_score.argtypes = _ARGUMENTS
     library.maxsim_score.restype = None
     return library

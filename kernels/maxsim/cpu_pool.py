@@ -8,12 +8,14 @@ threads started later begin with, so the start puts the old default back.
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-__all__ = ["run", "threads"]
+__all__ = ["Unit", "run", "threads", "together"]
+
+Unit = Callable[[], None]
 
 _lock = threading.Lock()
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -24,10 +26,30 @@ def threads() -> int:
     return torch.get_num_threads()
 
 
-def run(units: Iterable[Callable[[], None]]) -> None:
-    """Run all units on the pool and wait for all of them; the first exception travels on."""
+def run(units: Sequence[Unit]) -> None:
+    """Run all units on the pool and wait for all of them; the first exception travels on.
+
+    For units that call PyTorch: the pool's threads are the ones where each of its calls stays on one thread.
+    """
     pool = _pool(threads())
-    futures: list[Future[None]] = [pool.submit(unit) for unit in units]
+    _finish([pool.submit(unit) for unit in units])
+
+
+def together(work: Unit, most: int) -> None:
+    """Have the calling thread and others, `most` in all, call `work` at the same time; wait for all of them.
+
+    For work that divides itself and does not call PyTorch. The caller works while the others wake up; those
+    that have not when it is done are not needed any more.
+    """
+    hands = min(threads(), most)
+    others = [_pool(threads()).submit(work) for _ in range(hands - 1)]
+    try:
+        work()
+    finally:
+        _finish([other for other in others if not other.cancel()])
+
+
+def _finish(futures: Sequence["Future[None]"]) -> None:
     failures = [failure for future in futures if (failure := future.exception())]
     if failures:
         raise failures[0]

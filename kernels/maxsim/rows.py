@@ -55,7 +55,10 @@ class Rows:
         return self.starts[items][owner] + self.step * within, owner
 
     def matrix(self, item: int) -> Tensor:
-        """The active rows of one item, [L_i, d], in the dtype of `tokens`."""
+        """The active rows of one item, [L_i, d], in the dtype of `tokens`; a view where that is possible."""
+        if self.index is None and self.step > 0:
+            start, length = int(self.starts[item]), int(self.lengths[item])
+            return self.tokens[start : start + self.step * length : self.step]
         return self.tokens.index_select(0, self.of(torch.tensor([item], device=self.starts.device))[0])
 
 
