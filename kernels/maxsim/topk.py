@@ -1,17 +1,20 @@
 """Deterministic top-K: score descending, position ascending, the same in every run.
 
-`torch.topk` is fast but breaks ties as it likes, so it only finds the k-th score; what lies
-above it is sorted stably, and what equals it is taken in order of position.
+A few scores are sorted whole. For more, `torch.topk` is fast but breaks ties as it likes, so it only
+finds the k-th score; what lies above it is sorted stably, and what equals it is taken in order of position.
 """
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from maxsim.errors import DTypeError, ShapeError
 
 __all__ = ["TopK", "top_k"]
+
+SORTED_WHOLE = 16_384
 
 
 class TopK(NamedTuple):
@@ -48,6 +51,9 @@ def _best(scores: Tensor, k: int) -> Tensor:
     """Positions of the k best of scores [N], k ≤ N, int64 [k]."""
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=scores.device)
+    if scores.device.type == "cpu" and len(scores) <= SORTED_WHOLE and scores.dtype == torch.float32:
+        # One stable sort; numpy puts NaN last by itself.
+        return torch.from_numpy(np.argsort(-scores.numpy(), kind="stable")[:k])
     nan = scores.isnan()
     ranked = scores.masked_fill(nan, -torch.inf)
     threshold = torch.topk(ranked, k, sorted=False).values.min()

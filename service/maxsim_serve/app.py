@@ -32,6 +32,8 @@ __all__ = ["Service"]
 
 _log = logging.getLogger(__name__)
 
+_GC_THRESHOLD = 50_000
+
 
 @dataclass(frozen=True)
 class _Parts:
@@ -95,9 +97,11 @@ class Service:
         self._metrics.build_info.labels(__version__, torch.__version__, self._device).set(1)
         self._metrics.start_duration.set(time.perf_counter() - started)
         self._metrics.ready.set_function(lambda: float(self._readiness()[0]))
-        # Millions of ids must not be walked by the garbage collector while a request waits.
+        # Millions of ids must not be walked by the garbage collector while a request waits, and a request
+        # makes thousands of objects that need no collector.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_GC_THRESHOLD)
         _log.info("ready after %.1f s: %s", time.perf_counter() - started, _summary(store))
 
     def _load(self) -> tuple[Store, EncodeWorker | None]:

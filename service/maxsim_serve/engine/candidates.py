@@ -5,7 +5,7 @@ as late as possible, so that a request sees the store as it is when it is scored
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,17 +21,18 @@ __all__ = ["Candidates", "InlineCandidates", "Resolved", "StoredCandidates", "Wh
 class Resolved:
     """Spans to score. `count` positions exist; those in no part are missing.
 
-    `ids` names the documents by position where the caller did not (a whole collection).
+    `ids` names the documents by position where the caller did not (a whole collection); `tokens` is the
+    number of document rows in all parts.
     """
 
     parts: Sequence[Part]
     count: int
     missing: NDArray[np.int64]
     ids: Sequence[str] | None = None
+    tokens: int = field(init=False)
 
-    @property
-    def tokens(self) -> int:
-        return sum(int(part.lengths.sum()) for part in self.parts)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", sum(int(part.lengths.numpy().sum()) for part in self.parts))
 
 
 class Candidates(Protocol):

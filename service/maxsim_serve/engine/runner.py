@@ -10,7 +10,7 @@ import torch
 import maxsim
 
 from ..errors import OutOfMemory
-from ..metrics import Metrics
+from ..metrics import STAGES, Metrics
 from .candidates import Resolved
 from .job import Explanation, Job, Ranking
 from .queue import JobQueue
@@ -28,6 +28,7 @@ class Runner:
         self._queue = queue
         self._max_batch_tokens = max_batch_tokens
         self._metrics = metrics
+        self._stages = {stage: metrics.stage_duration.labels(stage) for stage in STAGES}
         self._thread = threading.Thread(target=self._run, name="maxsim-engine", daemon=True)
 
     def start(self) -> None:
@@ -130,7 +131,7 @@ class Runner:
         )
 
     def _observe(self, stage: str, seconds: float) -> None:
-        self._metrics.stage_duration.labels(stage).observe(seconds)
+        self._stages[stage].observe(seconds)
 
 
 class _Work:

@@ -1,9 +1,11 @@
 """Many requests as one work list: (query, document) pairs over ragged queries, one launch a token tensor."""
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 import maxsim
@@ -38,20 +40,26 @@ def score(queries: Sequence[torch.Tensor], resolved: Sequence[Resolved]) -> Scor
     started = time.perf_counter()
     for members in groups.values():
         parts = [resolved[request].parts[number] for request, number in members]
+        tokens = parts[0].tokens
+        counts = [len(part.positions) for part in parts]
         documents = maxsim.Spans(
-            parts[0].tokens,
-            torch.cat([part.starts for part in parts]),
-            torch.cat([part.lengths for part in parts]),
+            tokens, _joined([part.starts for part in parts]), _joined([part.lengths for part in parts])
         )
         ragged = maxsim.Ragged.from_list([queries[request] for request, _ in members])
-        counts = torch.tensor([len(part.starts) for part in parts])
-        pairs = torch.repeat_interleave(torch.arange(len(parts)), counts)
-        scores = maxsim.score_pairs(ragged, documents, pairs, torch.arange(len(pairs)))
-        launches.append(
-            (maxsim.plan(ragged, documents).kernel, str(parts[0].tokens.dtype).removeprefix("torch."))
-        )
-        for (request, _), part, chunk in zip(
-            members, parts, torch.split(scores, counts.tolist()), strict=True
-        ):
+        of_query = torch.from_numpy(np.repeat(np.arange(len(parts)), counts))
+        scores = maxsim.score_pairs(ragged, documents, of_query, torch.arange(len(of_query)))
+        launches.append((_kernel(tokens.device, tokens.dtype), str(tokens.dtype).removeprefix("torch.")))
+        for (request, _), part, chunk in zip(members, parts, torch.split(scores, counts), strict=True):
             outputs[request][part.positions] = chunk
     return Scored(outputs, launches, time.perf_counter() - started)
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+@functools.cache
+def _kernel(device: torch.device, dtype: torch.dtype) -> str:
+    """What scores documents of this kind; queries are always float32."""
+    query = torch.zeros(1, 16, device=device)
+    return maxsim.plan(query, query.to(dtype)).kernel

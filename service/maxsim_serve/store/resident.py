@@ -208,9 +208,10 @@ def _parts(columns: Int64, positions: Int64, tensors: Mapping[int, torch.Tensor]
         return []
     spans = np.stack((columns[_START], columns[_LENGTH], positions))
     segments = columns[_SEGMENT]
-    if (segments != segments[0]).any():
-        order = np.argsort(segments, kind="stable")
-        segments, spans = segments[order], spans.take(order, axis=1)
+    if not (segments != segments[0]).any():
+        return [Part(tensors[int(segments[0])], *torch.from_numpy(spans).unbind())]
+    order = np.argsort(segments, kind="stable")
+    segments, spans = segments[order], spans.take(order, axis=1)
     cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), count]
     groups = torch.split(torch.from_numpy(spans), [end - begin for begin, end in pairwise(cuts)], dim=1)
     return [
