@@ -1,8 +1,10 @@
-"""Draws docs/architecture.svg and prints the settings table into the README. Run by `make docs`."""
+"""Draws the pictures in docs/ and prints the settings table into the README. Run by `make docs`."""
 
+import json
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from maxsim_serve.settings import as_markdown
 
@@ -37,7 +39,7 @@ class Box:
 BLUE, GREEN, SAND, ROSE = "#e0f2fe", "#dcfce7", "#fef3c7", "#ffe4e6"
 
 BOXES = (
-    Box(20, 130, 150, 92, "retriever", ("BM25, dense, a database", "→ candidate ids")),
+    Box(20, 130, 150, 92, "retriever", ("BM25, vectors, SQL", "→ candidate ids")),
     Box(20, 300, 150, 92, "Prometheus", ("latency, memory,", "queue, store")),
     Box(
         240,
@@ -79,8 +81,8 @@ BOXES = (
         ("score_pairs, top_k, explain", "exact fp32, bit-identical", "in any batch"),
         GREEN,
     ),
-    Box(770, 300, 200, 44, "rows in memory, packed", (), SAND),
-    Box(770, 352, 200, 44, "segments + SQLite on disk", (), SAND),
+    Box(770, 290, 200, 56, "memory", ("token rows, packed",), SAND),
+    Box(770, 358, 200, 56, "disk", ("segments, SQLite catalog",), SAND),
 )
 
 # From and to.
@@ -92,9 +94,9 @@ ARROWS = (
     ((600, 264), (600, 300)),
     ((430, 346), (500, 346)),
     ((700, 212), (770, 212)),
-    ((870, 300), (870, 264)),
-    ((700, 330), (770, 322)),
-    ((700, 360), (770, 374)),
+    ((870, 290), (870, 264)),
+    ((700, 330), (770, 318)),
+    ((700, 362), (770, 386)),
 )
 
 
@@ -127,7 +129,37 @@ def with_settings_table(readme: str) -> str:
     return before + TABLE_START + "\n" + as_markdown() + "\n" + TABLE_END + after
 
 
+def cpu_bench(measured: dict[str, Any]) -> str:
+    """Bars of `maxsim bench cpu --json`: median ms at the most candidates, beside the sgemm limit."""
+    candidates = max(timing["candidates"] for timing in measured["timings"])
+    rows = [timing for timing in measured["timings"] if timing["candidates"] == candidates]
+    limit_ms = rows[0]["median_ms"] * rows[0]["share_of_peak"]
+    bars = [("limit (sgemm peak)", limit_ms, "#94a3b8")]
+    bars += [
+        (row["contender"], row["median_ms"], "#16a34a" if row["contender"] == "maxsim" else "#64748b")
+        for row in rows
+    ]
+    scale = 560 / max(ms for _, ms, _ in bars)
+    height = 60 + 34 * len(bars)
+    drawn = "".join(
+        f'<text x="170" y="{68 + 34 * i}" text-anchor="end">{escape(name)}</text>'
+        f'<rect x="180" y="{52 + 34 * i}" width="{ms * scale:.0f}" height="22" rx="3" fill="{colour}"/>'
+        f'<text x="{186 + ms * scale:.0f}" y="{68 + 34 * i}">{ms:.1f} ms</text>'
+        for i, (name, ms, colour) in enumerate(bars)
+    )
+    title = f"one 32-row query against {candidates:,} passages, 128 wide, two threads"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 830 {height}" width="830" height="{height}" '
+        f'role="img" aria-label="{title}">'
+        "<style>text{font-family:system-ui,sans-serif;font-size:13px;fill:#0f172a}</style>"
+        f'<rect width="830" height="{height}" fill="#f8fafc"/>'
+        f'<text x="20" y="30" style="font-size:15px;font-weight:600">{title}</text>{drawn}</svg>\n'
+    )
+
+
 if __name__ == "__main__":
+    measured = json.loads((ROOT / "docs/benchmarks/cpu.json").read_text(encoding="utf-8"))
+    (ROOT / "docs/benchmarks/cpu.svg").write_text(cpu_bench(measured), encoding="utf-8")
     (ROOT / "docs/architecture.svg").write_text(architecture(), encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_settings_table(readme.read_text(encoding="utf-8")), encoding="utf-8")

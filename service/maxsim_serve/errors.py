@@ -13,6 +13,7 @@ ServiceError                 code, param, message
 │   ├── Starting             the store is being loaded
 │   └── Draining             the service is stopping
 ├── OutOfSpace               the disk or a memory budget is full; reads go on
+├── InDoubt                  a commit failed, and only a restart can tell whether it is on disk
 └── DirectoryInUse           another process owns the data directory
 """
 
@@ -22,6 +23,7 @@ __all__ = [
     "DeadlineExceeded",
     "DirectoryInUse",
     "Draining",
+    "InDoubt",
     "InvalidInput",
     "NotFound",
     "OutOfMemory",
@@ -97,6 +99,10 @@ class Draining(Busy):
 
 class OutOfSpace(ServiceError):
     code = "out_of_space"
+
+
+class InDoubt(ServiceError):
+    code = "store_in_doubt"
 
 
 class DirectoryInUse(ServiceError):

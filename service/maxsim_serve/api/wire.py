@@ -5,7 +5,7 @@
 404  NotFound, no route      415  UnsupportedMediaType
 405  wrong method            422  InvalidInput: a field, a value or a count
 409  Conflict                429  QueueFull
-500  anything unexpected     503  Busy otherwise
+500  anything unexpected     503  Busy otherwise, InDoubt
                              507  OutOfSpace
 """
 
@@ -21,6 +21,7 @@ from starlette.responses import Response
 from ..errors import (
     Busy,
     Conflict,
+    InDoubt,
     InvalidInput,
     NotFound,
     OutOfSpace,
@@ -95,6 +96,7 @@ _STATUS: Mapping[type[ServiceError], int] = {
     InvalidInput: 422,
     QueueFull: 429,
     Busy: 503,
+    InDoubt: 503,
     OutOfSpace: 507,
 }
 

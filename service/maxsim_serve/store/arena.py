@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .catalog import InDoubt
+from ..errors import InDoubt
 from .segment import Segment, sync_directory
 from .space import full_disk_raises
 from .spec import CollectionSpec

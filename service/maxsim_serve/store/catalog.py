@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ServiceError
+from ..errors import InDoubt, ServiceError
 from .space import full_disk_raises
 from .spec import CollectionSpec
 
-__all__ = ["Catalog", "Content", "DocumentRow", "InDoubt", "Transaction"]
+__all__ = ["Catalog", "Content", "DocumentRow", "Transaction"]
 
 _VERSION = 1
 _SCHEMA = f"""
@@ -39,12 +39,6 @@ _IDS_PER_SELECT = 10_000  # SQLite takes 32,766 values a statement
 
 DocumentRow = tuple[bytes, int, int, int, int, int, str | None, bytes | None]
 """id, generation, segment_id, row_start, rows, crc32, text, payload."""
-
-
-class InDoubt(ServiceError):
-    """A commit failed, and only a restart can tell whether it is on disk. Until then nothing is written."""
-
-    code = "store_in_doubt"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from maxsim_serve.errors import OutOfSpace
+from maxsim_serve.errors import InDoubt, OutOfSpace
 from maxsim_serve.store import CollectionSpec, NewDocument
-from maxsim_serve.store.catalog import InDoubt
 
 DIM, ROW_BYTES = 16, 32
 
