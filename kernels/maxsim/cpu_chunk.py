@@ -11,9 +11,9 @@ documents end, so that a very long document needs no more memory than a short on
 and at the end the maxima are added, row by row.
 
 The bits of a score do not depend on its company. MKL computes an element of a product alike at any
-position of any product, except for very thin ones, so both sides are padded to multiples of 16
-rows. Maxima are exact in any order. The sum runs over the query's own rows in their order, in
-float64, elementwise over documents, and is rounded to float32 once.
+position of any product, except for very thin and very wide ones: so both sides are padded to multiples
+of 16 rows, and taken a strip of columns at a time. Maxima are exact in any order. The sum runs over the
+query's own rows in their order, in float64, elementwise over documents, and is rounded to float32 once.
 """
 
 import threading
@@ -32,6 +32,8 @@ from maxsim.cpu_work import LANES, Documents, Floats, Ints, QueryBlock, Work, pa
 __all__ = ["execute", "similarities"]
 
 CHUNK_TOKENS = 4096
+# Wider products may be summed in another order in another shape of matrix (seen with AVX-512 at 1,024).
+EXACT_DIM = 512
 # A chunk's products stay near the cache: fewer tokens for very long queries.
 PRODUCT_ELEMENTS = 1 << 20
 # Units small enough that threads end together, large enough that handing one over costs little.
@@ -121,7 +123,9 @@ def _products(matrix: Tensor, tokens: Tensor, rows: Tensor) -> Floats:
     # Stale numbers in the padding would be harmless, stale denormals slow.
     chunk[count:].zero_()
     products = _scratch("products", len(matrix), len(chunk), torch.float32)
-    torch.mm(matrix, chunk.T, out=products)
+    torch.mm(matrix[:, :EXACT_DIM], chunk[:, :EXACT_DIM].T, out=products)
+    for first in range(EXACT_DIM, dim, EXACT_DIM):
+        products += matrix[:, first : first + EXACT_DIM] @ chunk[:, first : first + EXACT_DIM].T
     return products.numpy()[:, :count]
 
 

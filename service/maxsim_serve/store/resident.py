@@ -1,7 +1,7 @@
 """Where every live document's rows are: the id map, and snapshots of it for readers.
 
-A document has a slot; slots are in the order of insertion, and an update keeps its slot. A slot is a column
-of one int64 table. Readers copy the columns they want under a short lock; the rows those point to are never
+A document has a slot; slots are in the order of insertion, and an update keeps its slot. A slot is a row of
+one int64 table. Readers copy the slots they want under a short lock; the token rows those point to are never
 written again, so what a reader got stays true for as long as it holds it.
 """
 
@@ -64,7 +64,7 @@ class ResidentIndex:
         self._lock = threading.Lock()
         self._slot_of: dict[str, int] = {}
         self._ids: list[str] = []  # by slot; a dead slot keeps its id and has length 0
-        self._table: Int64 = np.zeros((4, _FIRST_CAPACITY), np.int64)
+        self._table: Int64 = np.zeros((_FIRST_CAPACITY, 4), np.int64)
         self._tensors: Mapping[int, torch.Tensor] = {}  # by segment id; replaced, never changed
         self._snapshot: Snapshot | None = None
         self._version = 0
@@ -84,16 +84,16 @@ class ResidentIndex:
                 every = np.array([self._slot_of.get(id, -1) for id in ids], np.int64)
                 missing, positions = np.flatnonzero(every < 0), np.flatnonzero(every >= 0)
                 slots = every[positions]
-            columns = self._table.take(slots, axis=1)
+            places = self._table.take(slots, axis=0)
             tensors = self._tensors
-        return Located(_parts(columns, positions, tensors), missing)
+        return Located(_parts(places, positions, tensors), missing)
 
     def spot(self, id: str) -> Spot | None:
         with self._lock:
             slot = self._slot_of.get(id)
             if slot is None:
                 return None
-            segment, start, length, generation = self._table[:, slot].tolist()
+            segment, start, length, generation = self._table[slot].tolist()
             return Spot(self._tensors[segment][start : start + length], generation)
 
     def snapshot(self) -> Snapshot:
@@ -101,9 +101,9 @@ class ResidentIndex:
             if self._snapshot is not None:
                 return self._snapshot
             ids, table, tensors, version = self._ids.copy(), self._used().copy(), self._tensors, self._version
-        live = np.flatnonzero(table[_LENGTH])
+        live = np.flatnonzero(table[:, _LENGTH])
         if len(live) < len(ids):
-            ids, table = [ids[slot] for slot in live.tolist()], table.take(live, axis=1)
+            ids, table = [ids[slot] for slot in live.tolist()], table.take(live, axis=0)
         snapshot = Snapshot(ids, _parts(table, np.arange(len(ids)), tensors))
         with self._lock:
             if version == self._version:
@@ -117,9 +117,9 @@ class ResidentIndex:
     def in_segment(self, segment: int) -> tuple[list[str], Int64, Int64]:
         """Ids, first rows and lengths of the live documents of a segment, in row order. For the writer."""
         table = self._used()
-        slots = np.flatnonzero((table[_SEGMENT] == segment) & (table[_LENGTH] > 0))
-        slots = slots[np.argsort(table[_START, slots])]
-        return [self._ids[slot] for slot in slots.tolist()], table[_START, slots], table[_LENGTH, slots]
+        slots = np.flatnonzero((table[:, _SEGMENT] == segment) & (table[:, _LENGTH] > 0))
+        slots = slots[np.argsort(table[slots, _START])]
+        return [self._ids[slot] for slot in slots.tolist()], table[slots, _START], table[slots, _LENGTH]
 
     # Writing. Each call is seen by readers wholly or not at all, and returns the segments and lengths
     # of the documents whose rows it left dead.
@@ -141,21 +141,21 @@ class ResidentIndex:
             self._ids.extend(fresh)
             self._grow(len(self._ids))
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
-            old = self._table[:, slots[slots < used]]
-            self._table[:, slots] = segments, starts, lengths, generations
+            old = self._table[slots[slots < used]]
+            self._table[slots] = np.stack((segments, starts, lengths, generations), axis=1)
             self._publish(tensors)
-        return old[_SEGMENT], old[_LENGTH]
+        return old[:, _SEGMENT], old[:, _LENGTH]
 
     def remove(self, ids: Sequence[str]) -> tuple[Int64, Int64]:
         """Every id must be there."""
         with self._lock:
             slots = np.fromiter(map(self._slot_of.pop, ids), np.int64, len(ids))
-            old = self._table[:, slots]
-            self._table[_LENGTH, slots] = 0
+            old = self._table[slots]
+            self._table[slots, _LENGTH] = 0
             if len(self._ids) > 2 * len(self._slot_of) + _FIRST_CAPACITY:
                 self._squeeze()
             self._publish(self._tensors)
-        return old[_SEGMENT], old[_LENGTH]
+        return old[:, _SEGMENT], old[:, _LENGTH]
 
     def move(
         self, ids: Sequence[str], segments: Int64, starts: Int64, tensors: Mapping[int, torch.Tensor]
@@ -163,10 +163,10 @@ class ResidentIndex:
         """The same rows stand somewhere else now. Every id must be there."""
         with self._lock:
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
-            old = self._table[:, slots]
-            self._table[_SEGMENT, slots], self._table[_START, slots] = segments, starts
+            old = self._table[slots]
+            self._table[slots, _SEGMENT], self._table[slots, _START] = segments, starts
             self._publish(tensors)
-        return old[_SEGMENT], old[_LENGTH]
+        return old[:, _SEGMENT], old[:, _LENGTH]
 
     def set_tensors(self, tensors: Mapping[int, torch.Tensor]) -> None:
         with self._lock:
@@ -180,7 +180,7 @@ class ResidentIndex:
     # All below: with the lock held, or by the one writer.
 
     def _used(self) -> Int64:
-        return self._table[:, : len(self._ids)]
+        return self._table[: len(self._ids)]
 
     def _publish(self, tensors: Mapping[int, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -188,33 +188,35 @@ class ResidentIndex:
         self._snapshot = None
 
     def _grow(self, slots: int) -> None:
-        capacity = self._table.shape[1]
+        capacity = len(self._table)
         if slots > capacity:
-            table = np.zeros((4, max(slots, 2 * capacity)), np.int64)
-            table[:, :capacity] = self._table
+            table = np.zeros((max(slots, 2 * capacity), 4), np.int64)
+            table[:capacity] = self._table
             self._table = table
 
     def _squeeze(self) -> None:
-        live = np.flatnonzero(self._used()[_LENGTH])
-        self._table = self._table.take(live, axis=1)
+        live = np.flatnonzero(self._used()[:, _LENGTH])
+        self._table = self._table.take(live, axis=0)
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
 
 
-def _parts(columns: Int64, positions: Int64, tensors: Mapping[int, torch.Tensor]) -> list[Part]:
-    """Group documents by segment, each group in the order given. `columns` [4, n] of the table."""
+def _parts(places: Int64, positions: Int64, tensors: Mapping[int, torch.Tensor]) -> list[Part]:
+    """Group documents by segment, each group in the order given. `places` [n, 4] of the table."""
     count = len(positions)
     if not count:
         return []
-    spans = np.stack((columns[_START], columns[_LENGTH], positions))
-    segments = columns[_SEGMENT]
-    if not (segments != segments[0]).any():
-        return [Part(tensors[int(segments[0])], *torch.from_numpy(spans).unbind())]
+    segments, starts, lengths, _generations = np.ascontiguousarray(places.T)
+    if (segments == segments[0]).all():
+        return [_part(tensors[int(segments[0])], starts, lengths, positions)]
     order = np.argsort(segments, kind="stable")
-    segments, spans = segments[order], spans.take(order, axis=1)
+    segments, starts, lengths, positions = segments[order], starts[order], lengths[order], positions[order]
     cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), count]
-    groups = torch.split(torch.from_numpy(spans), [end - begin for begin, end in pairwise(cuts)], dim=1)
     return [
-        Part(tensors[segment], *group.unbind())
-        for segment, group in zip(segments[cuts[:-1]].tolist(), groups, strict=True)
+        _part(tensors[int(segments[begin])], starts[begin:end], lengths[begin:end], positions[begin:end])
+        for begin, end in pairwise(cuts)
     ]
+
+
+def _part(tokens: torch.Tensor, starts: Int64, lengths: Int64, positions: Int64) -> Part:
+    return Part(tokens, torch.from_numpy(starts), torch.from_numpy(lengths), torch.from_numpy(positions))

@@ -1,3 +1,4 @@
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -23,5 +24,5 @@ def test_where_none_answers_the_installation_is_described(capsys: pytest.Capture
     assert "no service answers at http://127.0.0.1:9" in captured.err
     lines = {line.split()[0]: line.split()[1:] for line in captured.out.splitlines() if len(line.split()) > 1}
     assert lines["maxsim_serve"] == [__version__]
-    assert lines["torch"] == [torch.__version__]
+    assert lines["torch"] == [version("torch")]
     assert lines["threads"] == [str(torch.get_num_threads())]
