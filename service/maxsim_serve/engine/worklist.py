@@ -10,6 +10,7 @@ import torch
 
 import maxsim
 
+from ..store import Part
 from .candidates import Resolved
 
 __all__ = ["Scored", "score"]
@@ -30,14 +31,14 @@ def score(queries: Sequence[torch.Tensor], resolved: Sequence[Resolved]) -> Scor
     Pairs are grouped by the tensor that holds their documents, so that requests for the same
     collection share a launch. A pair's score does not depend on what else is in its group.
     """
-    outputs = [torch.full((r.count,), float("-inf"), dtype=torch.float32) for r in resolved]
+    started = time.perf_counter()
     groups: dict[int, list[tuple[int, int]]] = {}
     for request, r in enumerate(resolved):
         for number, part in enumerate(r.parts):
             groups.setdefault(id(part.tokens), []).append((request, number))
 
     launches = []
-    started = time.perf_counter()
+    pieces: list[list[tuple[Part, torch.Tensor]]] = [[] for _ in resolved]
     for members in groups.values():
         parts = [resolved[request].parts[number] for request, number in members]
         tokens = parts[0].tokens
@@ -50,8 +51,19 @@ def score(queries: Sequence[torch.Tensor], resolved: Sequence[Resolved]) -> Scor
         scores = maxsim.score_pairs(ragged, documents, of_query, torch.arange(len(of_query)))
         launches.append((_kernel(tokens.device, tokens.dtype), str(tokens.dtype).removeprefix("torch.")))
         for (request, _), part, chunk in zip(members, parts, torch.split(scores, counts), strict=True):
-            outputs[request][part.positions] = chunk
-    return Scored(outputs, launches, time.perf_counter() - started)
+            pieces[request].append((part, chunk))
+    scores_of = [_by_position(r.count, of) for r, of in zip(resolved, pieces, strict=True)]
+    return Scored(scores_of, launches, time.perf_counter() - started)
+
+
+def _by_position(count: int, pieces: Sequence[tuple[Part, torch.Tensor]]) -> torch.Tensor:
+    """One request's scores `[count]`, put together from those of its parts."""
+    if len(pieces) == 1 and len(pieces[0][1]) == count:
+        return pieces[0][1]  # all of them, and a part keeps the order of its positions
+    scores = torch.full((count,), float("-inf"), dtype=torch.float32)
+    for part, piece in pieces:
+        scores[part.positions] = piece
+    return scores
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

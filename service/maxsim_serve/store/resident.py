@@ -24,7 +24,7 @@ _FIRST_CAPACITY = 1024
 @dataclass(frozen=True, slots=True)
 class Part:
     """Documents that lie in one segment: `tokens` [rows, dim] in the stored dtype, and per document int64 [n]
-    its first row, its number of rows, and its position in the request or snapshot.
+    its first row, its number of rows, and its position in the request or snapshot; positions ascend.
     """
 
     tokens: torch.Tensor
