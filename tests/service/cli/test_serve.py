@@ -101,6 +101,42 @@ def test_sigterm_answers_what_is_under_way_and_exits_zero(service):
         httpx.get(f"{url}/livez")
 
 
+def test_200_documents_score_alike_to_the_bit_together_alone_shuffled_crowded_and_in_a_search(service):
+    url, _, _ = service
+    rng = np.random.default_rng(5)
+    httpx.put(f"{url}/collections/default", json={"dim": 128}).raise_for_status()
+    ids = [f"d{i}" for i in range(200)]
+    lengths = rng.integers(1, 160, 200)
+    documents = [
+        {"id": i, "vectors": rng.standard_normal((n, 128)).tolist()}
+        for i, n in zip(ids, lengths, strict=True)
+    ]
+    httpx.put(
+        f"{url}/collections/default/documents", json={"documents": documents}, timeout=60
+    ).raise_for_status()
+    query = rng.standard_normal((17, 128)).tolist()
+    others = [rng.standard_normal((n, 128)).tolist() for n in (1, 5, 32, 64)]
+
+    def scores(answer: httpx.Response) -> dict[str, float]:
+        return {result["id"]: result["relevance_score"] for result in answer.json()["results"]}
+
+    async def crowded() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            bodies = [{"query": q, "ids": ids} for q in [*others, query, *others, query]]
+            return await asyncio.gather(*(client.post("/rerank", json=body) for body in bodies))
+
+    with httpx.Client(base_url=url, timeout=60) as client:
+        together = scores(client.post("/rerank", json={"query": query, "ids": ids}))
+        assert len(together) == 200
+        shuffled = [ids[i] for i in rng.permutation(200)]
+        assert scores(client.post("/rerank", json={"query": query, "ids": shuffled})) == together
+        for one in ids:
+            assert scores(client.post("/rerank", json={"query": query, "ids": [one]})) == {one: together[one]}
+        assert scores(client.post("/search", json={"query": query, "top_k": 200})) == together
+    answers = asyncio.run(crowded())
+    assert scores(answers[4]) == scores(answers[9]) == together
+
+
 def test_what_was_stored_is_there_after_a_restart(service):
     url, process, directory = service
     ids = store_documents(url, count=7, tokens=5)
