@@ -14,7 +14,7 @@ from ..metrics import STAGES, Metrics
 from .candidates import Resolved
 from .job import Explanation, Job, Ranking
 from .queue import JobQueue
-from .worklist import score
+from .worklist import Scored, score
 
 __all__ = ["Runner"]
 
@@ -54,15 +54,13 @@ class Runner:
         job: Job | None = first
         while job is not None:
             taken = time.perf_counter()
-            self._observe("queue", taken - job.enqueued)
             try:
                 resolved = job.candidates.resolve()
             except Exception as error:
                 job.deliver(error)
             else:
-                lookup_s = time.perf_counter() - taken
-                self._observe("lookup", lookup_s)
-                batch.append(_Work(job, resolved, {"queue": taken - job.enqueued, "lookup": lookup_s}))
+                timings_s = {"queue": taken - job.enqueued, "lookup": time.perf_counter() - taken}
+                batch.append(_Work(job, resolved, timings_s))
                 tokens += resolved.tokens
             job = self._queue.take_if_waiting() if tokens < self._max_batch_tokens else None
         return batch
@@ -75,20 +73,16 @@ class Runner:
         except Exception as error:
             self._recover(batch, error)
             return
-        self._metrics.batch_requests.observe(len(batch))
-        self._metrics.batch_pairs.observe(sum(work.resolved.count for work in batch))
-        self._observe("kernel", scored.kernel_s)
-        for kernel, dtype in scored.launches:
-            self._metrics.kernel_launches.labels(kernel, dtype).inc()
         kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
         for work, scores in zip(batch, scored.scores, strict=True):
             work.timings_s["kernel"] = scored.kernel_s
             try:
-                ranking = self._rank(work, scores, kernel)
+                ranking = _rank(work, scores, kernel)
             except Exception as error:
                 work.job.deliver(error)
             else:
                 work.job.deliver(ranking)
+        self._record(batch, scored)
 
     def _recover(self, batch: Sequence["_Work"], error: Exception) -> None:
         """A work list failed: give each of its requests a run of its own, so that only the culprit fails."""
@@ -103,35 +97,19 @@ class Runner:
             _log.exception("scoring failed", exc_info=error)
         batch[0].job.deliver(error)
 
-    def _rank(self, work: "_Work", scores: torch.Tensor, kernel: str) -> Ranking:
-        started = time.perf_counter()
-        resolved, job = work.resolved, work.job
-        found = resolved.count - len(resolved.missing)
-        # Missing positions hold −∞, which nothing stored scores: the best `found` are those that exist.
-        wanted = found if job.top_n is None else min(job.top_n, found)
-        best = maxsim.top_k(scores, wanted)
-        positions = best.indices.numpy()
-        ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
-        explanations = _explain(job.query, resolved, positions.tolist()) if job.explain else None
-        work.timings_s["topk"] = time.perf_counter() - started
-        self._observe("topk", work.timings_s["topk"])
-        self._metrics.rerank_candidates.observe(resolved.count)
-        if len(resolved.missing):
-            self._metrics.missing_ids.inc(len(resolved.missing))
-        return Ranking(
-            positions=positions,
-            scores=best.values.numpy(),
-            ids=ids,
-            missing=resolved.missing,
-            candidates=resolved.count,
-            document_tokens=resolved.tokens,
-            timings_s=work.timings_s,
-            kernel=kernel,
-            explanations=explanations,
-        )
-
-    def _observe(self, stage: str, seconds: float) -> None:
-        self._stages[stage].observe(seconds)
+    def _record(self, batch: Sequence["_Work"], scored: Scored) -> None:
+        """Count, now that nobody waits for it any more."""
+        self._metrics.batch_requests.observe(len(batch))
+        self._metrics.batch_pairs.observe(sum(work.resolved.count for work in batch))
+        self._stages["kernel"].observe(scored.kernel_s)
+        for kernel, dtype in scored.launches:
+            self._metrics.kernel_launches.labels(kernel, dtype).inc()
+        for work in batch:
+            for stage, seconds in work.timings_s.items():
+                if stage != "kernel":  # of the whole batch, and counted once
+                    self._stages[stage].observe(seconds)
+            self._metrics.rerank_candidates.observe(work.resolved.count)
+            self._metrics.missing_ids.inc(len(work.resolved.missing))
 
 
 class _Work:
@@ -143,6 +121,30 @@ class _Work:
         self.job = job
         self.resolved = resolved
         self.timings_s = timings_s
+
+
+def _rank(work: _Work, scores: torch.Tensor, kernel: str) -> Ranking:
+    started = time.perf_counter()
+    resolved, job = work.resolved, work.job
+    found = resolved.count - len(resolved.missing)
+    # Missing positions hold −∞, which nothing stored scores: the best `found` are those that exist.
+    wanted = found if job.top_n is None else min(job.top_n, found)
+    best = maxsim.top_k(scores, wanted)
+    positions = best.indices.numpy()
+    ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
+    explanations = _explain(job.query, resolved, positions.tolist()) if job.explain else None
+    work.timings_s["topk"] = time.perf_counter() - started
+    return Ranking(
+        positions=positions,
+        scores=best.values.numpy(),
+        ids=ids,
+        missing=resolved.missing,
+        candidates=resolved.count,
+        document_tokens=resolved.tokens,
+        timings_s=work.timings_s,
+        kernel=kernel,
+        explanations=explanations,
+    )
 
 
 def _explain(query: torch.Tensor, resolved: Resolved, positions: Sequence[int]) -> list[Explanation]:

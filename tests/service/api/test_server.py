@@ -110,6 +110,7 @@ def test_a_client_that_hangs_up_is_not_scored(service, rng, monkeypatch):
             first.settimeout(10)
             assert first.recv(100).startswith(b"HTTP/1.1 200")
         until(lambda: service.sample("maxsim_rejected_total", reason="abandoned") == 3)
+        until(lambda: service.sample("maxsim_rerank_candidates_count") == 1)
     assert service.sample("maxsim_rerank_candidates_count") == 1
 
 
