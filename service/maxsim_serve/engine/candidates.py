@@ -48,11 +48,8 @@ class Candidates(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCandidates:
-    """Documents of a collection, by id; duplicates keep their own positions."""
-
+class _OfCollection:
     collection: Collection
-    ids: Sequence[str]
 
     @property
     def dim(self) -> int:
@@ -62,9 +59,26 @@ class StoredCandidates:
     def normalize(self) -> bool:
         return self.collection.spec.normalize
 
+
+@dataclass(frozen=True, slots=True)
+class StoredCandidates(_OfCollection):
+    """Documents of a collection, by id; duplicates keep their own positions."""
+
+    ids: Sequence[str]
+
     def resolve(self) -> Resolved:
         located = self.collection.locate(self.ids)
         return Resolved(located.parts, len(self.ids), located.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCollection(_OfCollection):
+    """Every document that is stored when the request is scored, in the order of their insertion."""
+
+    def resolve(self) -> Resolved:
+        snapshot = self.collection.snapshot()
+        count = sum(len(part.positions) for part in snapshot.parts)
+        return Resolved(snapshot.parts, count, np.empty(0, dtype=np.int64), snapshot.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,23 +101,3 @@ class InlineCandidates:
         count = len(self.vectors)
         part = Part(tokens, lengths.cumsum(0) - lengths, lengths, torch.arange(count))
         return Resolved([part], count, np.empty(0, dtype=np.int64))
-
-
-@dataclass(frozen=True, slots=True)
-class WholeCollection:
-    """Every document that is stored when the request is scored, in the order of their insertion."""
-
-    collection: Collection
-
-    @property
-    def dim(self) -> int:
-        return self.collection.spec.dim
-
-    @property
-    def normalize(self) -> bool:
-        return self.collection.spec.normalize
-
-    def resolve(self) -> Resolved:
-        snapshot = self.collection.snapshot()
-        count = sum(len(part.positions) for part in snapshot.parts)
-        return Resolved(snapshot.parts, count, np.empty(0, dtype=np.int64), snapshot.ids)
