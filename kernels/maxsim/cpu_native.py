@@ -2,7 +2,7 @@
 
 `_avx2.c` is plain C without Python in it, called through ctypes, which lets go of the interpreter
 lock for the whole call. It is built with the package if there is a compiler; without it the
-PyTorch kernel of `cpu_chunk` gives the same scores within rounding, at about half the speed.
+PyTorch kernel of `cpu_chunk` gives the same scores within rounding, at less than half the speed.
 """
 
 import ctypes
