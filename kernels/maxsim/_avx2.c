@@ -2,7 +2,8 @@
  *
  * Six tokens at a time are converted to float32, exactly, and meet sixteen query rows at a time: twelve
  * accumulators, each a vector over eight query rows, stay in registers while the loop runs along the
- * width. Nothing is packed or written out but the running maxima, which fit in the first-level cache.
+ * width. Nothing is packed but the queries, and nothing is written out but the
+ * running maxima, which fit in the first-level cache.
  *
  * A product is one chain of fused multiply-adds along the width, in order, in a lane of its own, so it
  * has the same bits whatever is beside it. A sum runs over a query's rows in order, in float64, and is
@@ -16,7 +17,7 @@
 #include <stdint.h>
 
 #define TOKENS 6
-/* Tokens that are asked of memory before they are needed; a store is far larger than any cache. */
+/* Tokens of the next document that are asked of memory ahead; a store is far larger than any cache. */
 #define AHEAD 12
 #define LANES 16
 /* Documents that a thread takes at a time. */
@@ -115,11 +116,11 @@ static const char *row_of(const struct work *w, int64_t n, int64_t j) {
     return w->table + (w->index ? w->index[w->starts[n] + j] : w->starts[n] + w->step * j) * w->row_bytes;
 }
 
-/* Ask memory for tokens from begin up to end of document n, as far as it has them. */
-static void prefetch(const struct work *w, int64_t n, int64_t begin, int64_t end) {
+/* Ask memory for the first tokens of document n; the processor sees by itself how it goes on. */
+static void prefetch(const struct work *w, int64_t n) {
     if (w->column_step != 1) return;
     const int64_t bytes = w->dim * (w->dtype == FLOAT32 ? 4 : 2);
-    for (int64_t j = begin; j < end && j < w->lengths[n]; j++)
+    for (int64_t j = 0; j < AHEAD && j < w->lengths[n]; j++)
         for (int64_t at = 0; at < bytes; at += 64) _mm_prefetch(row_of(w, n, j) + at, _MM_HINT_T0);
 }
 
@@ -187,7 +188,7 @@ void maxsim_score(const char *table, int64_t row_bytes, int64_t column_step, int
         if (first >= document_count) return;
         const int64_t end = first + TAKEN < document_count ? first + TAKEN : document_count;
         for (int64_t n = first; n < end; n++) {
-            if (n + 1 < end) prefetch(&w, n + 1, 0, AHEAD);
+            if (n + 1 < end) prefetch(&w, n + 1);
             score_document(&w, n, packed, maxima);
         }
     }

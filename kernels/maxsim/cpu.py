@@ -98,7 +98,7 @@ def _by_query(asked: Ints, pairs: Ints) -> Iterator[tuple[int, Ints]]:
     if not len(pairs):
         return
     asked = asked[pairs]
-    if asked[0] != asked[-1] or (asked != asked[0]).any():
+    if (asked[1:] < asked[:-1]).any():
         order = np.argsort(asked, kind="stable")
         asked, pairs = asked[order], pairs[order]
     cuts = [0, *(np.flatnonzero(asked[1:] != asked[:-1]) + 1).tolist(), len(pairs)]

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from maxsim import cpu_pool
-from maxsim.cpu_work import LANES, Documents, Floats, Ints, QueryBlock, Work, padded, table_rows
+from maxsim.cpu_work import LANES, Documents, Floats, Ints, QueryBlock, Work, padded
 
 __all__ = ["execute", "similarities"]
 
@@ -45,14 +45,15 @@ _local = threading.local()
 
 def execute(documents: Documents, works: Sequence[Work]) -> None:
     """Score all works, each cut into units of about equal tokens."""
-    tokens = sum(int(documents.lengths[work.chosen].sum()) for work in works)
+    lengths = [documents.lengths[work.chosen] for work in works]
+    tokens = sum(int(of_work.sum()) for of_work in lengths)
     least, most = UNIT_TOKENS
     target = min(max(-(-tokens // (cpu_pool.threads() * UNITS_PER_THREAD)), least), most)
     cpu_pool.run(
         [
             partial(_fill, documents, work, begin, end)
-            for work in works
-            for begin, end in _cuts(documents.lengths[work.chosen], target)
+            for work, of_work in zip(works, lengths, strict=True)
+            for begin, end in _cuts(of_work, target)
         ]
     )
 
@@ -85,7 +86,7 @@ def _score_block(block: QueryBlock, documents: Documents, chosen: Ints) -> Float
 
 def similarities(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
     """Inner products [ΣLq, tokens] of a block with all tokens of the chosen documents, one row of tokens."""
-    return _products(block.padded_matrix, documents.tokens, table_rows(documents, chosen))[
+    return _products(block.padded_matrix, documents.tokens, _table_rows(documents, chosen))[
         : sum(block.lengths)
     ].copy()
 
@@ -95,7 +96,7 @@ def _maxima(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
     query_rows = sum(block.lengths)
     ends = documents.lengths[chosen].cumsum()
     begins = ends - documents.lengths[chosen]
-    rows = table_rows(documents, chosen)
+    rows = _table_rows(documents, chosen)
     size = min(CHUNK_TOKENS, max(PRODUCT_ELEMENTS // block.lanes // LANES, LANES) * LANES)
     # The documents from firsts[c] up to lasts[c] have a token in chunk c, perhaps not all of theirs.
     cuts = np.arange(0, int(ends[-1]), size)
@@ -109,6 +110,15 @@ def _maxima(block: QueryBlock, documents: Documents, chosen: Ints) -> Floats:
         target = maxima[:, first:last]
         np.maximum(target, np.maximum.reduceat(products[:query_rows], within, axis=1), out=target)
     return maxima
+
+
+def _table_rows(documents: Documents, chosen: Ints) -> Tensor:
+    """The table rows of the chosen documents' tokens, one document after the other, int64."""
+    lengths = documents.lengths[chosen]
+    step = 1 if documents.index is not None else documents.step
+    rows = np.repeat(documents.starts[chosen] - step * (lengths.cumsum() - lengths), lengths)
+    rows += step * np.arange(len(rows))
+    return torch.from_numpy(rows if documents.index is None else documents.index[rows])
 
 
 def _products(matrix: Tensor, tokens: Tensor, rows: Tensor) -> Floats:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from maxsim import cpu_pool
-from maxsim.cpu_work import Documents, Floats, Work
+from maxsim.cpu_work import Documents, Floats, Ints, Work
 
 __all__ = ["available", "execute"]
 
@@ -31,8 +31,9 @@ def available() -> bool:
 
 def execute(documents: Documents, works: Sequence[Work]) -> None:
     """Score all works. Every thread goes through all of them and takes documents until none is left."""
-    calls = [_call(documents, work) for work in works]
-    pairs = sum(work.block.lanes * int(documents.lengths[work.chosen].sum()) for work in works)
+    lengths = [documents.lengths[work.chosen] for work in works]
+    calls = [_call(documents, work, of_work) for work, of_work in zip(works, lengths, strict=True)]
+    pairs = sum(work.block.lanes * int(of_work.sum()) for work, of_work in zip(works, lengths, strict=True))
     scratch_floats = max((work.block.lanes for work in works), default=0) * (documents.tokens.shape[1] + 2)
 
     def help_out() -> None:
@@ -43,12 +44,12 @@ def execute(documents: Documents, works: Sequence[Work]) -> None:
     cpu_pool.together(help_out, most=1 + pairs // _PAIRS_PER_THREAD)
 
 
-def _call(documents: Documents, work: Work) -> Callable[[Floats], None]:
-    """What a thread calls, with its own scratch, to take part in a work."""
+def _call(documents: Documents, work: Work, lengths: Ints) -> Callable[[Floats], None]:
+    """What a thread calls, with its own scratch, to take part in a work on documents of these lengths."""
     library = _library()
     assert library is not None, "dispatch chooses this kernel only where it is available"
     tokens, index, queries = documents.tokens, documents.index, work.block.matrix
-    starts, lengths = documents.starts[work.chosen], documents.lengths[work.chosen]
+    starts = documents.starts[work.chosen]
     columns, out = np.ascontiguousarray(work.columns), work.out
     query_lengths = np.array(work.block.lengths, np.int64)
     next_document = np.zeros(1, np.int64)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from maxsim.rows import Rows
 
-__all__ = ["LANES", "Documents", "Floats", "Ints", "QueryBlock", "Work", "padded", "table_rows"]
+__all__ = ["LANES", "Documents", "Floats", "Ints", "QueryBlock", "Work", "padded"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -69,12 +69,3 @@ class Work:
 def padded(rows: int) -> int:
     """The next multiple of 16, at least 16."""
     return max(-(-rows // LANES), 1) * LANES
-
-
-def table_rows(documents: Documents, chosen: Ints) -> Tensor:
-    """The table rows of the chosen documents' tokens, one document after the other, int64."""
-    lengths = documents.lengths[chosen]
-    step = 1 if documents.index is not None else documents.step
-    rows = np.repeat(documents.starts[chosen] - step * (lengths.cumsum() - lengths), lengths)
-    rows += step * np.arange(len(rows))
-    return torch.from_numpy(rows if documents.index is None else documents.index[rows])

@@ -62,7 +62,7 @@ _TABLE = (
     ),
     _Row(
         "cpu-avx2",
-        "host memory, and the compiled kernel is there: fused, one document range a thread",
+        "host memory, and the compiled kernel is there: fused, threads take documents from one list",
         lambda documents, dtype: _on_cpu(documents) and cpu_native.available(),
     ),
     _Row(

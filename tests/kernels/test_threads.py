@@ -69,6 +69,37 @@ def test_an_error_in_a_worker_reaches_the_caller_after_all_have_ended():
     assert sorted(done) == [1, 2]
 
 
+def test_working_together_the_caller_takes_part_and_no_more_than_wanted(restored_threads):
+    torch.set_num_threads(3)
+    for most, hands in ((1, 1), (2, 2), (9, 3)):
+        meeting = threading.Barrier(hands, timeout=20)
+        seen = []
+
+        def work(meeting=meeting, seen=seen):
+            meeting.wait()
+            seen.append(threading.current_thread())
+
+        cpu_pool.together(work, most)
+        assert len(set(seen)) == len(seen) == hands
+        assert threading.current_thread() in seen
+
+
+@pytest.mark.parametrize("fails_in", ["caller", "worker"])
+def test_working_together_an_error_reaches_the_caller_after_all_have_ended(restored_threads, fails_in):
+    torch.set_num_threads(2)
+    caller, meeting, done = threading.current_thread(), threading.Barrier(2, timeout=20), []
+
+    def work():
+        meeting.wait()
+        if (threading.current_thread() is caller) == (fails_in == "caller"):
+            raise RuntimeError("no more")
+        done.append(1)
+
+    with pytest.raises(RuntimeError, match="no more"):
+        cpu_pool.together(work, 2)
+    assert done == [1]
+
+
 def test_many_callers_at_once_get_their_own_scores(kernel, unit):
     documents = maxsim.Ragged.from_list([unit(n, 64) for n in (5, 40, 700, 1, 90)] * 10)
     queries = [unit(n, 64) for n in (1, 9, 32, 70)] * 6

@@ -5,7 +5,8 @@ as late as possible, so that a request sees the store as it is when it is scored
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -17,22 +18,22 @@ from ..store import Collection, Part
 __all__ = ["Candidates", "InlineCandidates", "Resolved", "StoredCandidates", "WholeCollection"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Resolved:
     """Spans to score. `count` positions exist; those in no part are missing.
 
-    `ids` names the documents by position where the caller did not (a whole collection); `tokens` is the
-    number of document rows in all parts.
+    `ids` names the documents by position where the caller did not (a whole collection).
     """
 
     parts: Sequence[Part]
     count: int
     missing: NDArray[np.int64]
     ids: Sequence[str] | None = None
-    tokens: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", sum(int(part.lengths.numpy().sum()) for part in self.parts))
+    @cached_property
+    def tokens(self) -> int:
+        """Document rows in all parts."""
+        return sum(int(part.lengths.numpy().sum()) for part in self.parts)
 
 
 class Candidates(Protocol):

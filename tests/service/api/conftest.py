@@ -1,6 +1,7 @@
 """The real API over a real store and engine; only the encoder is a stand-in, with vectors made from words."""
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -72,6 +73,14 @@ class Service:
     def sample(self, name: str, **labels: str) -> float:
         """A metric's value; 0 where it was never set."""
         return self.deps.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    @staticmethod
+    def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait for what another thread is about to do."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come true in time"
+            time.sleep(0.005)
 
 
 @contextmanager

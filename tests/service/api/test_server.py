@@ -25,18 +25,11 @@ def served(service) -> Iterator[int]:
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     try:
-        until(lambda: server.started)
+        service.until(lambda: server.started)
         yield listener.getsockname()[1]
     finally:
         server.should_exit = True
         thread.join()
-
-
-def until(condition, timeout_s: float = 10.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.005)
 
 
 def request_bytes(method: str, path: str, body: bytes, *headers: str) -> bytes:
@@ -99,8 +92,8 @@ def test_a_client_that_hangs_up_is_not_scored(service, rng, monkeypatch):
             for _ in range(3):
                 with closing(socket.create_connection(("127.0.0.1", port))) as gone:
                     gone.sendall(message)
-                    until(lambda: service.sample("maxsim_queue_depth") >= 1)
-            until(
+                    service.until(lambda: service.sample("maxsim_queue_depth") >= 1)
+            service.until(
                 lambda: (
                     service.sample("maxsim_http_requests_total", route="/rerank", method="POST", code="499")
                     == 3
@@ -109,8 +102,8 @@ def test_a_client_that_hangs_up_is_not_scored(service, rng, monkeypatch):
             held.go.set()
             first.settimeout(10)
             assert first.recv(100).startswith(b"HTTP/1.1 200")
-        until(lambda: service.sample("maxsim_rejected_total", reason="abandoned") == 3)
-        until(lambda: service.sample("maxsim_rerank_candidates_count") == 1)
+        service.until(lambda: service.sample("maxsim_rejected_total", reason="abandoned") == 3)
+        service.until(lambda: service.sample("maxsim_rerank_candidates_count") == 1)
     assert service.sample("maxsim_rerank_candidates_count") == 1
 
 
@@ -122,7 +115,7 @@ def test_a_client_that_hangs_up_within_its_body_is_counted_and_nothing_else(serv
             )
             time.sleep(0.1)
         route = "/collections/{collection}/documents"
-        until(
+        service.until(
             lambda: service.sample("maxsim_http_requests_total", route=route, method="PUT", code="499") == 1
         )
     assert service.counts() == {"default": (0, 0)}
@@ -146,7 +139,7 @@ def test_texts_of_a_client_that_hangs_up_are_not_stored(service, monkeypatch):
             gone.sendall(request_bytes("PUT", "/collections/default/documents", body, length))
             assert entered.wait(10)
         route = "/collections/{collection}/documents"
-        until(
+        service.until(
             lambda: service.sample("maxsim_http_requests_total", route=route, method="PUT", code="499") == 1
         )
         go.set()
