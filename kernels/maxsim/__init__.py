@@ -9,7 +9,7 @@ best = maxsim.top_k(scores[0], 2)                           # values, indices
 from maxsim import reference
 from maxsim.dispatch import Plan
 from maxsim.errors import DeviceError, DTypeError, IndexRangeError, MaxSimError, ShapeError
-from maxsim.operators import Explanation, explain, plan, score, score_pairs
+from maxsim.operators import Explanation, compilations, explain, plan, score, score_pairs, warmup
 from maxsim.ragged import Ragged, Spans
 from maxsim.topk import TopK, top_k
 
@@ -24,10 +24,12 @@ __all__ = [
     "ShapeError",
     "Spans",
     "TopK",
+    "compilations",
     "explain",
     "plan",
     "reference",
     "score",
     "score_pairs",
     "top_k",
+    "warmup",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maxsim import dispatch
 from maxsim.reference import compute_dtype
-from maxsim.rows import Parts, Rows, count, rows
+from maxsim.rows import Parts, Rows, count, side
 
 __all__ = ["score", "score_pairs"]
 
@@ -25,21 +25,30 @@ def score(
 ) -> Tensor:
     """All pairs → [Nq, Nd]."""
     if _registered(queries, documents):
-        scores: Tensor = _score(*queries, query_mask, *documents, document_mask)
+        scores: Tensor = _score(*queries[:3], query_mask, *documents[:3], document_mask)
         return scores
-    kernel = dispatch.kernel(dispatch.decide(queries[0], documents[0]))
-    return kernel.score_rows(rows(queries, query_mask, "query"), rows(documents, document_mask, "document"))
+    return _all_pairs(queries, query_mask, documents, document_mask)
 
 
 def score_pairs(queries: Parts, documents: Parts, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs → [P]."""
     if _registered(queries, documents):
-        scores: Tensor = _score_pairs(*queries, *documents, query_index, document_index)
+        scores: Tensor = _score_pairs(*queries[:3], *documents[:3], query_index, document_index)
         return scores
-    kernel = dispatch.kernel(dispatch.decide(queries[0], documents[0]))
-    return kernel.score_pairs_rows(
-        rows(queries, None, "query"), rows(documents, None, "document"), query_index, document_index
-    )
+    return _listed_pairs(queries, documents, query_index, document_index)
+
+
+def _all_pairs(
+    queries: Parts, query_mask: Tensor | None, documents: Parts, document_mask: Tensor | None
+) -> Tensor:
+    kernel = dispatch.kernel(queries.tokens, documents.tokens)
+    return kernel.all_pairs(side(queries, query_mask, "query"), side(documents, document_mask, "document"))
+
+
+def _listed_pairs(queries: Parts, documents: Parts, query_index: Tensor, document_index: Tensor) -> Tensor:
+    kernel = dispatch.kernel(queries.tokens, documents.tokens)
+    left, right = side(queries, None, "query"), side(documents, None, "document")
+    return kernel.listed_pairs(left, right, query_index, document_index)
 
 
 def _registered(queries: Parts, documents: Parts) -> bool:
@@ -58,9 +67,9 @@ def _score(
     document_lengths: Tensor | None,
     document_mask: Tensor | None,
 ) -> Tensor:
-    left = rows((queries, query_starts, query_lengths), query_mask, "query")
-    right = rows((documents, document_starts, document_lengths), document_mask, "document")
-    return dispatch.kernel(dispatch.decide(queries, documents)).score_rows(left, right)
+    left = Parts(queries, query_starts, query_lengths)
+    right = Parts(documents, document_starts, document_lengths)
+    return _all_pairs(left, query_mask, right, document_mask)
 
 
 @torch.library.custom_op("maxsim::score_pairs", mutates_args=())
@@ -74,10 +83,9 @@ def _score_pairs(
     query_index: Tensor,
     document_index: Tensor,
 ) -> Tensor:
-    left = rows((queries, query_starts, query_lengths), None, "query")
-    right = rows((documents, document_starts, document_lengths), None, "document")
-    kernel = dispatch.kernel(dispatch.decide(queries, documents))
-    return kernel.score_pairs_rows(left, right, query_index, document_index)
+    left = Parts(queries, query_starts, query_lengths)
+    right = Parts(documents, document_starts, document_lengths)
+    return _listed_pairs(left, right, query_index, document_index)
 
 
 @_score.register_fake
@@ -91,7 +99,7 @@ def _score_fake(
     document_lengths: Tensor | None,
     document_mask: Tensor | None,
 ) -> Tensor:
-    shape = count((queries, query_starts, None)), count((documents, document_starts, None))
+    shape = count(Parts(queries, query_starts)), count(Parts(documents, document_starts))
     return queries.new_empty(shape, dtype=compute_dtype(queries, documents))
 
 
@@ -128,8 +136,10 @@ def _gradients(
     """Gradients in both sides' tokens, of their shapes and dtypes, from those of listed pairs [P].
     A side that is not wanted, a frozen store say, gets an empty tensor and costs no memory."""
     # Laid out in order, a tensor's row table is numbered like its gradient's.
-    left = rows((queries.contiguous(), query_starts, query_lengths), query_mask, "query")
-    right = rows((documents.contiguous(), document_starts, document_lengths), document_mask, "document")
+    left_parts = Parts(queries.contiguous(), query_starts, query_lengths)
+    right_parts = Parts(documents.contiguous(), document_starts, document_lengths)
+    left = side(left_parts, query_mask, "query").rows()
+    right = side(right_parts, document_mask, "document").rows()
     query_grad = _accumulator(left, weights, wants_queries)
     document_grad = _accumulator(right, weights, wants_documents)
     by_document = document_index.argsort(stable=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maxsim import cpu_chunk, cpu_native, cpu_pool
 from maxsim.cpu_work import Documents, Ints, QueryBlock, Work
-from maxsim.rows import Rows
+from maxsim.rows import Rows, Side
 
 __all__ = ["CpuBackend", "compiled", "plain"]
 
@@ -31,8 +31,9 @@ class CpuBackend:
 
     execute: Callable[[Documents, Sequence[Work]], None]
 
-    def score_rows(self, queries: Rows, documents: Rows) -> Tensor:
+    def all_pairs(self, left: Side, right: Side) -> Tensor:
         """Every pair → float32 [Nq, Nd]."""
+        queries, documents = left.rows(), right.rows()
         scores = np.full((len(queries), len(documents)), -np.inf, np.float32)
         read = Documents(documents)
         chosen = np.flatnonzero(read.lengths)
@@ -46,10 +47,9 @@ class CpuBackend:
         scores[_empty(queries)] = 0
         return torch.from_numpy(scores)
 
-    def score_pairs_rows(
-        self, queries: Rows, documents: Rows, query_index: Tensor, document_index: Tensor
-    ) -> Tensor:
+    def listed_pairs(self, left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
         """Listed pairs → float32 [P]."""
+        queries, documents = left.rows(), right.rows()
         scores = np.full((1, len(query_index)), -np.inf, np.float32)
         read = Documents(documents)
         asked, wanted = query_index.numpy(), document_index.numpy()

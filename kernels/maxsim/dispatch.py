@@ -1,14 +1,19 @@
-"""(device, dtypes) → kernel, with the reason. One table, read from the top; nothing else decides."""
+"""Operands → kernel, with the reason. One table of devices, read from the top; on a GPU `forward.choose` goes on.
 
+Nothing here imports Triton unless an operand lies on a GPU.
+"""
+
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from maxsim import cpu, cpu_native, reference
-from maxsim.rows import Rows
+from maxsim.rows import Parts, Side, side
 
 __all__ = ["Kernel", "Plan", "decide", "kernel"]
 
@@ -17,7 +22,7 @@ __all__ = ["Kernel", "Plan", "decide", "kernel"]
 class Plan:
     """What runs, and why.
 
-    kernel         name of the kernel, a key of the table below
+    kernel         name of the kernel
     reason         one sentence for a log or a person
     device         type of the device it runs on
     compute_dtype  dtype of products, maxima, sums and scores
@@ -32,12 +37,10 @@ class Plan:
 class Kernel(Protocol):
     """What every backend offers, on operands already read."""
 
-    def score_rows(self, queries: Rows, documents: Rows) -> Tensor:
+    def all_pairs(self, left: Side, right: Side) -> Tensor:
         """Every pair → [Nq, Nd]."""
 
-    def score_pairs_rows(
-        self, queries: Rows, documents: Rows, query_index: Tensor, document_index: Tensor
-    ) -> Tensor:
+    def listed_pairs(self, left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
         """Listed pairs → [P]."""
 
     def explain(self, query: Tensor, document: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,11 +58,21 @@ def _on_cpu(documents: Tensor) -> bool:
     return documents.device.type == "cpu"
 
 
+def _on_gpu(documents: Tensor) -> bool:
+    return documents.device.type == "cuda" and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
 # applies(document tokens, compute dtype); the first row that does is taken.
 _TABLE = (
     _Row(
         "reference", "float64 is computed by the definition", lambda documents, dtype: dtype == torch.float64
     ),
+    _Row("triton", "chosen by shape", lambda documents, dtype: _on_gpu(documents)),
     _Row(
         "cpu-avx2",
         "host memory, and the compiled kernel is there: fused, threads take documents from one list",
@@ -73,16 +86,32 @@ _TABLE = (
     _Row("reference", "no kernel for this device: computed by the definition", lambda documents, dtype: True),
 )
 
+
+def decide(queries: Parts, documents: Parts, pairs: int | None = None) -> Plan:
+    """The plan for all pairs of these operands, or for a work list of so many."""
+    dtype = reference.compute_dtype(queries.tokens, documents.tokens)
+    row = _row(documents.tokens, dtype)
+    device = documents.tokens.device.type
+    if row.kernel != "triton":
+        return Plan(row.kernel, row.reason, device, dtype)
+    from maxsim.forward import choose
+
+    chosen = choose.choose(side(queries, None, "query"), side(documents, None, "document"), pairs)
+    return Plan(chosen.name, chosen.reason, device, dtype)
+
+
+def kernel(queries: Tensor, documents: Tensor) -> Kernel:
+    """The backend for token tensors of these devices and dtypes."""
+    name = _row(documents, reference.compute_dtype(queries, documents)).kernel
+    if name == "triton":
+        from maxsim.forward import backend
+
+        return backend
+    return _KERNELS[name]
+
+
 _KERNELS: dict[str, Kernel] = {"reference": reference, "cpu-avx2": cpu.compiled, "cpu": cpu.plain}
 
 
-def decide(queries: Tensor, documents: Tensor) -> Plan:
-    """The plan for token tensors of these devices and dtypes."""
-    dtype = reference.compute_dtype(queries, documents)
-    row = next(row for row in _TABLE if row.applies(documents, dtype))
-    return Plan(row.kernel, row.reason, documents.device.type, dtype)
-
-
-def kernel(plan: Plan) -> Kernel:
-    """The kernel that a plan names."""
-    return _KERNELS[plan.kernel]
+def _row(documents: Tensor, dtype: torch.dtype) -> _Row:
+    return next(row for row in _TABLE if row.applies(documents, dtype))

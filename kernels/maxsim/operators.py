@@ -1,7 +1,11 @@
 """The public functions: check the operands, let `dispatch` decide, run the kernel."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from maxsim import autograd, dispatch
@@ -9,7 +13,10 @@ from maxsim.errors import DeviceError, IndexRangeError, ShapeError
 from maxsim.ragged import check_integers, check_tokens
 from maxsim.rows import Operand, Parts, count, parts
 
-__all__ = ["Explanation", "explain", "plan", "score", "score_pairs"]
+if TYPE_CHECKING:
+    from maxsim.forward.warmup import Warmup
+
+__all__ = ["Explanation", "compilations", "explain", "plan", "score", "score_pairs", "warmup"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +63,8 @@ def score_pairs(queries: Operand, documents: Operand, query_index: Tensor, docum
     """MaxSim of a work list → float32 [P]: pair p is (queries[query_index[p]], documents[document_index[p]]).
 
     The indices are int64 [P], in any order, and may repeat. Everything else, gradients and bits
-    included, is as in `score`. Raises IndexRangeError too.
+    included, is as in `score`. Raises IndexRangeError too; on a GPU, where looking would make the host
+    wait, a pair whose index is out of range scores NaN instead.
     """
     left, right = _sides(queries, documents)
     check_integers(query_index, "query_index", left[0].device)
@@ -75,14 +83,44 @@ def explain(query: Tensor, document: Tensor) -> Explanation:
     check_tokens(query, "query")
     check_tokens(document, "document")
     _check_together(query, document)
-    chosen = dispatch.kernel(dispatch.decide(query, document))
-    return Explanation(*chosen.explain(query.detach(), document.detach()))
+    return Explanation(*dispatch.kernel(query, document).explain(query.detach(), document.detach()))
 
 
-def plan(queries: Operand, documents: Operand) -> dispatch.Plan:
-    """What `score` and `score_pairs` would run for these operands, and why. Runs nothing."""
+def plan(queries: Operand, documents: Operand, *, pairs: int | None = None) -> dispatch.Plan:
+    """What `score` would run for these operands, or `score_pairs` for a work list of `pairs`, and why.
+
+    Runs nothing. On a GPU the kernel depends on the shapes; a document mask can change it too.
+    """
     left, right = _sides(queries, documents)
-    return dispatch.decide(left[0], right[0])
+    return dispatch.decide(left, right, pairs)
+
+
+def warmup(
+    dims: Sequence[int] = (128,),
+    dtypes: Sequence[torch.dtype] = (torch.float16,),
+    *,
+    device: torch.device | str = "cuda",
+) -> "Warmup":
+    """Compile every kernel for these token widths and dtypes on a GPU → how many, and in how many seconds.
+
+    After it no call with such operands compiles anything, whatever its sizes. float32 queries against
+    each dtype are included. Raises DeviceError for a device whose kernels are not compiled at run time.
+    """
+    where = torch.device(device)
+    if where.type != "cuda":
+        raise DeviceError(f"device: a CUDA device wanted, got {where}; other devices need no warm-up")
+    from maxsim.forward.warmup import warmup as compile_all
+
+    return compile_all(dims, dtypes, torch.device("cuda", where.index or torch.cuda.current_device()))
+
+
+def compilations() -> int:
+    """How many kernel variants this process has compiled so far; stays as it is after `warmup`."""
+    if "maxsim.forward.launch" not in sys.modules:
+        return 0
+    from maxsim.forward.launch import compilations as counted
+
+    return counted()
 
 
 def _sides(queries: Operand, documents: Operand) -> tuple[Parts, Parts]:
@@ -102,7 +140,7 @@ def _check_together(query: Tensor, document: Tensor) -> None:
 
 
 def _check_range(index: Tensor, name: str, items: int) -> None:
-    if len(index) == 0:
+    if len(index) == 0 or index.device.type != "cpu":
         return
     low, high = int(index.min()), int(index.max())
     if low < 0 or high >= items:

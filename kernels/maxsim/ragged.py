@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -70,6 +71,7 @@ class Ragged:
                 f"offsets: must never fall, but offsets[{at}] is {int(self.offsets[at])} "
                 f"and offsets[{at + 1}] is {int(self.offsets[at + 1])}"
             )
+        _look_now(self)
 
     @classmethod
     def from_list(cls, items: Sequence[Tensor]) -> "Ragged":
@@ -113,10 +115,20 @@ class Ragged:
     def dim(self) -> int:
         return self.tokens.shape[1]
 
-    @property
+    @cached_property
+    def starts(self) -> Tensor:
+        """First row of each item, int64 [N]."""
+        return self.offsets[:-1]
+
+    @cached_property
     def lengths(self) -> Tensor:
         """Tokens of each item, int64 [N]."""
         return self.offsets[1:] - self.offsets[:-1]
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest item, 0 without one."""
+        return _longest(self.lengths)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +155,6 @@ class Spans:
             raise ShapeError(
                 f"starts and lengths: {len(self.starts)} and {len(self.lengths)} values; one each"
             )
-        if len(self.starts) == 0:
-            return
         rows = len(self.tokens)
         # Compared by subtraction: start + length could overflow int64.
         outside = (self.starts < 0) | (self.lengths < 0) | (self.starts > rows - self.lengths)
@@ -154,6 +164,7 @@ class Spans:
                 f"starts[{at}] = {int(self.starts[at])} with lengths[{at}] = {int(self.lengths[at])} "
                 f"is not a range of the {rows} rows of tokens"
             )
+        _look_now(self)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -166,6 +177,21 @@ class Spans:
     @property
     def dim(self) -> int:
         return self.tokens.shape[1]
+
+    @cached_property
+    def longest(self) -> int:
+        """Tokens of the longest item, 0 without one."""
+        return _longest(self.lengths)
+
+
+def _look_now(items: Ragged | Spans) -> None:
+    """On a GPU, find the longest item while it may be waited for: a kernel's launch must not wait."""
+    if items.tokens.device.type != "cpu":
+        _ = items.longest
+
+
+def _longest(lengths: Tensor) -> int:
+    return int(lengths.max()) if len(lengths) else 0
 
 
 def _offsets(lengths: Tensor) -> Tensor:

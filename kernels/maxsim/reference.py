@@ -11,9 +11,9 @@ row or token makes the scores of its own pairs NaN and touches no other.
 import torch
 from torch import Tensor
 
-from maxsim.rows import Operand, Rows, parts, rows
+from maxsim.rows import Operand, Side, parts, side
 
-__all__ = ["compute_dtype", "explain", "score", "score_pairs", "score_pairs_rows", "score_rows", "top_k"]
+__all__ = ["all_pairs", "compute_dtype", "explain", "listed_pairs", "score", "score_pairs", "top_k"]
 
 
 def score(
@@ -24,17 +24,17 @@ def score(
     document_mask: Tensor | None = None,
 ) -> Tensor:
     """All pairs → [Nq, Nd]; arguments as for `maxsim.score`. Differentiable by PyTorch's own autograd."""
-    return score_rows(
-        rows(parts(queries, "queries"), query_mask, "query"),
-        rows(parts(documents, "documents"), document_mask, "document"),
+    return all_pairs(
+        side(parts(queries, "queries"), query_mask, "query"),
+        side(parts(documents, "documents"), document_mask, "document"),
     )
 
 
 def score_pairs(queries: Operand, documents: Operand, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs → [P]; arguments as for `maxsim.score_pairs`."""
-    return score_pairs_rows(
-        rows(parts(queries, "queries"), None, "query"),
-        rows(parts(documents, "documents"), None, "document"),
+    return listed_pairs(
+        side(parts(queries, "queries"), None, "query"),
+        side(parts(documents, "documents"), None, "document"),
         query_index,
         document_index,
     )
@@ -63,17 +63,18 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return scores.gather(-1, positions), positions
 
 
-def score_rows(queries: Rows, documents: Rows) -> Tensor:
+def all_pairs(queries: Side, documents: Side) -> Tensor:
     """Every pair of two sides already read, [Nq, Nd]."""
     device = queries.tokens.device
-    query_index = torch.arange(len(queries), device=device).repeat_interleave(len(documents))
-    document_index = torch.arange(len(documents), device=device).repeat(len(queries))
-    scores = score_pairs_rows(queries, documents, query_index, document_index)
-    return scores.view(len(queries), len(documents))
+    query_index = torch.arange(queries.count, device=device).repeat_interleave(documents.count)
+    document_index = torch.arange(documents.count, device=device).repeat(queries.count)
+    scores = listed_pairs(queries, documents, query_index, document_index)
+    return scores.view(queries.count, documents.count)
 
 
-def score_pairs_rows(queries: Rows, documents: Rows, query_index: Tensor, document_index: Tensor) -> Tensor:
+def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs of two sides already read, [P]."""
+    queries, documents = left.rows(), right.rows()
     pairs = zip(query_index.tolist(), document_index.tolist(), strict=True)
     scores = [_pair(queries.matrix(q), documents.matrix(d)) for q, d in pairs]
     if not scores:

@@ -1,11 +1,13 @@
 """One reading of every kind of operand: which rows of a 2-D token table each item may use.
 
-A 2-D or 3-D tensor, a Ragged or a Spans, with or without a mask, becomes a `Rows`; kernels read
-nothing else. No token is copied: a strided 3-D tensor becomes a strided table of its rows.
+A 2-D or 3-D tensor, a Ragged or a Spans, with or without a mask, becomes a `Side`; kernels read
+nothing else. No token is copied: a strided 3-D tensor becomes a strided table of its rows. Where a
+kernel cannot apply a mask itself, `Side.rows` lists what it leaves.
 """
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +15,67 @@ from torch import Tensor
 from maxsim.errors import DeviceError, DTypeError, ShapeError
 from maxsim.ragged import Ragged, Spans, check_tokens
 
-__all__ = ["Operand", "Parts", "Rows", "count", "parts", "rows"]
+__all__ = ["Operand", "Parts", "Rows", "Side", "count", "parts", "side"]
 
 Operand = Tensor | Ragged | Spans
 
-# An operand taken apart into plain tensors, as a registered operator wants it:
-# tokens [T, d] or [N, L, d]; starts and lengths int64 [N], both None for a tensor operand.
-Parts = tuple[Tensor, Tensor | None, Tensor | None]
+
+class Parts(NamedTuple):
+    """An operand taken apart into plain tensors, as a registered operator wants it.
+
+    tokens  [T, d] or [N, L, d]
+    starts  int64 [N] and
+    lengths int64 [N], both None for a tensor operand
+    longest no item has more tokens; None where nobody has looked: on a CPU no kernel asks
+    """
+
+    tokens: Tensor
+    starts: Tensor | None = None
+    lengths: Tensor | None = None
+    longest: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """One side of a product: N items of a row table, and a mask not yet applied.
+
+    tokens  [R, d], any strides
+    count   N
+    starts  int64 [N], first row of each item, or None: item i then begins at row i · item_step
+    lengths int64 [N], tokens of each item, or None: each has `length`
+    step    rows between neighbouring tokens of an item
+    mask    bool, contiguous, or None; numbered like the rows, without `starts` like items × length
+    longest no item has more tokens; None where nobody has looked
+    """
+
+    tokens: Tensor
+    count: int
+    starts: Tensor | None
+    lengths: Tensor | None
+    item_step: int
+    length: int
+    step: int
+    mask: Tensor | None
+    longest: int | None
+
+    @property
+    def dim(self) -> int:
+        return self.tokens.shape[1]
+
+    def rows(self) -> "Rows":
+        """The active rows of each item, listed one by one where there is a mask."""
+        starts, lengths = self.starts, self.lengths
+        if starts is None or lengths is None:
+            starts = torch.arange(self.count, device=self.tokens.device) * self.item_step
+            lengths = torch.full_like(starts, self.length)
+        everything = Rows(self.tokens, starts, lengths, self.step, None)
+        if self.mask is None:
+            return everything
+        # A mask's rows are listed one by one: 8 bytes a token, beside the tokens' own 32 to 4,096.
+        listed, owner = everything.of(torch.arange(self.count, device=starts.device))
+        active = self.mask if self.starts is None else self.mask[listed]
+        kept = torch.zeros_like(lengths).index_add_(0, owner, active.to(torch.int64))
+        return Rows(self.tokens, kept.cumsum(0) - kept, kept, self.step, listed[active])
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,44 +120,35 @@ class Rows:
 
 def parts(operand: Operand, name: str) -> Parts:
     """Take an operand apart. Raises ShapeError or DTypeError for a tensor that no kernel reads."""
-    if isinstance(operand, Ragged):
-        return operand.tokens, operand.offsets[:-1], operand.lengths
-    if isinstance(operand, Spans):
-        return operand.tokens, operand.starts, operand.lengths
+    if isinstance(operand, Ragged | Spans):
+        longest = None if operand.tokens.device.type == "cpu" else operand.longest
+        return Parts(operand.tokens, operand.starts, operand.lengths, longest)
     check_tokens(operand, name, ndims=(2, 3))
-    return operand, None, None
+    return Parts(operand)
 
 
 def count(operand: Parts) -> int:
     """How many items an operand holds; a 2-D tensor is one item."""
-    tokens, starts, _ = operand
-    if starts is not None:
-        return starts.shape[0]
-    return tokens.shape[0] if tokens.ndim == 3 else 1
+    if operand.starts is not None:
+        return operand.starts.shape[0]
+    return operand.tokens.shape[0] if operand.tokens.ndim == 3 else 1
 
 
-def rows(operand: Parts, mask: Tensor | None, name: str) -> Rows:
-    """The active rows of each item. `mask` is boolean, one value a token, of the shape of
+def side(operand: Parts, mask: Tensor | None, name: str) -> Side:
+    """An operand as kernels read it. `mask` is boolean, one value a token, of the shape of
     `tokens` without its last axis. Raises ShapeError, DTypeError or DeviceError for a bad mask."""
-    tokens, starts, lengths = operand
+    tokens, starts, lengths, longest = operand
     if mask is not None:
         _check_mask(mask, tokens, name)
-    step = 1
+        mask = mask.reshape(-1).contiguous()
     if starts is None or lengths is None:
-        tokens, starts, lengths, step = _table(tokens if tokens.ndim == 3 else tokens[None])
-    if mask is None:
-        return Rows(tokens, starts, lengths, step, None)
-    # A mask's rows are listed one by one: 8 bytes a token, beside the tokens' own 32 to 4,096.
-    everything = Rows(tokens, starts, lengths, step, None)
-    listed, owner = everything.of(torch.arange(len(starts), device=starts.device))
-    # The mask of a 3-D tensor is numbered like its items, any other like the rows of the table.
-    active = mask.reshape(-1) if mask.ndim == 2 else mask[listed]
-    kept = torch.zeros_like(lengths).index_add_(0, owner, active.to(torch.int64))
-    return Rows(tokens, kept.cumsum(0) - kept, kept, step, listed[active])
+        table, items, item_step, length, step = _table(tokens if tokens.ndim == 3 else tokens[None])
+        return Side(table, items, None, None, item_step, length, step, mask, length)
+    return Side(tokens, starts.shape[0], starts, lengths, 0, 0, 1, mask, longest)
 
 
-def _table(dense: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
-    """View dense [N, L, d] of any strides as a table of rows: (table, starts, lengths, step)."""
+def _table(dense: Tensor) -> tuple[Tensor, int, int, int, int]:
+    """View dense [N, L, d] of any strides as a table of rows: (table, N, rows an item, L, rows a token)."""
     n, length, dim = dense.shape
     # The stride of an axis of size one means nothing.
     item_stride = dense.stride(0) if n > 1 else 0
@@ -110,9 +157,7 @@ def _table(dense: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
     item_step, step = (item_stride // unit, token_stride // unit) if unit else (0, 0)
     last = (n - 1) * item_step + (length - 1) * step
     shape = (last + 1 if dense.numel() else 0, dim)
-    table = dense.as_strided(shape, (unit, dense.stride(2)))
-    starts = torch.arange(n, device=dense.device) * item_step
-    return table, starts, torch.full_like(starts, length), step
+    return dense.as_strided(shape, (unit, dense.stride(2))), n, item_step, length, step
 
 
 def _check_mask(mask: Tensor, tokens: Tensor, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from maxsim.bench import cpu
+from maxsim.bench import cpu, forward
 
 __all__ = ["main"]
 
@@ -12,6 +12,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="maxsim bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     cpu.configure(commands.add_parser("cpu", help="32 × 128 against stored passages on this machine's CPU"))
+    forward.configure(commands.add_parser("forward", help="the forward kernels on this machine's GPU"))
     arguments = parser.parse_args(argv)
     status: int = arguments.run(arguments)
     return status

@@ -1,0 +1,196 @@
+"""What `dispatch` calls on a GPU: two sides → a choice → launches.
+
+No call waits for the device. What a kernel needs of sizes it reads on the device itself.
+"""
+
+from functools import cache
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from maxsim import reference
+from maxsim.forward import finish as finishing
+from maxsim.forward import long_query, short_query
+from maxsim.forward.choose import Choice, aligned, choose, compute_dtype
+from maxsim.forward.launch import Options, interpreted
+from maxsim.forward.rowsum import BLOCK_ROWS
+from maxsim.rows import Side
+
+__all__ = ["all_pairs", "explain", "listed_pairs", "run"]
+
+# Row maxima held at a time; more documents are taken in batches.
+MAXIMA_BYTES = 16 << 20
+
+_COMPUTE = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+
+def all_pairs(left: Side, right: Side) -> Tensor:
+    """Every pair → float32 [Nq, Nd]."""
+    scores = torch.empty(left.count, right.count, dtype=torch.float32, device=right.tokens.device)
+    if scores.numel():
+        run(choose(left, right), left, right, None, None, scores)
+    return scores
+
+
+def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
+    """Listed pairs → float32 [P]. A pair whose index is out of range scores NaN."""
+    scores = torch.empty(len(query_index), dtype=torch.float32, device=right.tokens.device)
+    if len(scores):
+        run(choose(left, right, len(scores)), left, right, query_index, document_index, scores)
+    return scores
+
+
+def explain(query: Tensor, document: Tensor) -> tuple[Tensor, Tensor]:
+    """query [Lq, d], document [Ld, d] → (winning token int64 [Lq], its similarity float32 [Lq])."""
+    return reference.explain(query, document)
+
+
+def run(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
+        scores: Tensor) -> None:  # fmt: skip
+    """Fill scores [Nq, Nd], or [P] of a work list, by a choice. Enqueues; returns at once."""
+    if choice.config.kernel == "short_query":
+        _short(choice, left, right, query_index, document_index, scores)
+    else:
+        _long(choice, left, right, query_index, document_index, scores)
+
+
+def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
+           scores: Tensor) -> None:  # fmt: skip
+    config, device, pairs = choice.config, right.tokens.device, scores.numel()
+    absent, unmasked = _absent(device)
+    maxima = scores
+    if choice.segments > 1:
+        maxima = torch.empty(pairs, choice.segments, config.query_rows, dtype=torch.float32, device=device)
+    listed = query_index is not None
+    straight = aligned(left) and aligned(right)
+    arguments = (
+        left.tokens, _or(left.starts, absent), _or(left.lengths, absent), _or(left.mask, unmasked),
+        right.tokens, _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
+        _or(query_index, absent), _or(document_index, absent), scores, maxima,
+        *_strides(left, straight), left.item_step, left.step, left.length, _flag(left.starts), _flag(left.mask),
+        *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
+        left.count, right.count, _flag(query_index), choice.segments, config.query_rows,
+    )  # fmt: skip
+    compute = compute_dtype(left.tokens, right.tokens)
+    constants = (
+        right.dim, config.columns, config.query_rows, config.tokens, config.stages, right.mask is not None, straight,
+        choice.chunked, straight and not interpreted() and _has_bulk_prefetch(device), _COMPUTE[compute], "ieee",
+    )  # fmt: skip
+    key = (left.tokens.dtype, right.tokens.dtype, constants)
+    short_query.KERNEL.launch((pairs * choice.segments, 1), key, arguments, constants, config.options, device)
+    if choice.segments > 1:
+        cells = maxima.view(pairs, -1)
+        if listed:
+            _finish(cells, left, query_index, document_index, right, scores, 0, choice.segments, False)
+        else:
+            # One query, or none would have been split: a column is a document.
+            _finish(cells, left, None, None, right, scores, 0, choice.segments, False)
+
+
+def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
+          scores: Tensor) -> None:  # fmt: skip
+    config, device = choice.config, right.tokens.device
+    listed = query_index is not None
+    # A work list of several queries has cells of its own query's rows; else all rows lie as in the table.
+    packed = not listed or left.count == 1
+    if left.starts is None:
+        rows = left.count * left.length if packed else left.length
+    else:
+        rows = len(left.tokens) if packed else left.longest or 0
+    columns = scores.shape[-1]
+    chunks = -(-rows // config.query_rows) if rows else 0
+    batch = max(min(columns, MAXIMA_BYTES // max(4 * rows * choice.segments, 1)), 1)
+    maxima = torch.empty(batch, choice.segments * rows, dtype=torch.float32, device=device)
+    for first in range(0, columns, batch):
+        cells = maxima[: min(batch, columns - first)]
+        window = (query_index, document_index)
+        if chunks and config.kernel == "hopper":
+            _hopper(choice, left, right, document_index, cells, first, chunks, rows)
+        elif chunks:
+            _portable(choice, left, right, window, cells, first, chunks, rows, packed)
+        _finish(cells, left, query_index, document_index, right, scores, first, choice.segments, packed)
+
+
+def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | None, Tensor | None], cells: Tensor,
+              first: int, chunks: int, rows: int, packed: bool) -> None:  # fmt: skip
+    config, device = choice.config, right.tokens.device
+    absent, unmasked = _absent(device)
+    query_index, document_index = listing
+    straight = aligned(left) and aligned(right)
+    arguments = (
+        left.tokens, _or(left.starts, absent), _or(left.lengths, absent),
+        right.tokens, _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
+        _or(query_index, absent), _or(document_index, absent), cells,
+        *_strides(left, straight), rows if packed else left.length, _flag(left.starts),
+        *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
+        left.count, right.count, _flag(query_index), int(packed), first, choice.segments, chunks, rows,
+    )  # fmt: skip
+    compute = compute_dtype(left.tokens, right.tokens)
+    constants = (
+        right.dim, config.columns, config.query_rows, config.tokens, config.stages, right.mask is not None,
+        straight, _COMPUTE[compute], "ieee",
+    )  # fmt: skip
+    key = (left.tokens.dtype, right.tokens.dtype, constants)
+    grid = (len(cells) * choice.segments * chunks, 1)
+    long_query.KERNEL.launch(grid, key, arguments, constants, config.options, device)
+
+
+def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | None, cells: Tensor, first: int,
+            chunks: int, rows: int) -> None:  # fmt: skip
+    from maxsim.forward import hopper
+
+    config, device = choice.config, right.tokens.device
+    absent, _ = _absent(device)
+    arguments = (
+        hopper.descriptor(left.tokens[:rows], config.query_rows // 2, config.columns),
+        hopper.descriptor(right.tokens, config.tokens, config.columns),
+        _or(right.starts, absent), _or(right.lengths, absent), _or(document_index, absent), cells,
+        rows, right.item_step, right.length, _flag(right.starts), right.count, _flag(document_index),
+        first, len(cells), choice.segments, chunks, rows,
+    )  # fmt: skip
+    constants = (config.columns, config.query_rows, config.tokens, config.stages, hopper.REGISTERS)
+    groups = max(min(hopper.programs(device) // chunks, len(cells) * choice.segments), 1)
+    key = (left.tokens.dtype, constants)
+    hopper.KERNEL.launch((groups * chunks, 1), key, arguments, constants, config.options, device)
+
+
+def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_index: Tensor | None, right: Side,
+            scores: Tensor, first: int, segments: int, packed: bool) -> None:  # fmt: skip
+    device = scores.device
+    absent, unmasked = _absent(device)
+    listed = query_index is not None
+    arguments = (
+        cells, _or(left.starts, absent), _or(left.lengths, absent), _or(left.mask, unmasked),
+        _or(query_index, absent), _or(document_index, absent), scores,
+        left.length, _flag(left.starts), _flag(left.mask), left.count, right.count,
+        len(cells), first, scores.shape[-1], int(listed), int(packed), segments, cells.shape[1] // segments,
+    )  # fmt: skip
+    grid = (-(-len(cells) // finishing.PAIRS), 1 if listed else left.count)
+    constants = (finishing.PAIRS, BLOCK_ROWS)
+    finishing.KERNEL.launch(grid, constants, arguments, constants, Options(4), device)
+
+
+@cache
+def _absent(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Stand-ins for index tensors and masks that are not there: kernels get an address and never read it."""
+    return torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(16, dtype=torch.bool, device=device)
+
+
+def _strides(side: Side, straight: bool) -> tuple[int, int]:
+    """Elements from row to row and from column to column; in units of 8 where both sides are aligned."""
+    row, column = side.tokens.stride()
+    return (row // 8, column) if straight else (row, column)
+
+
+def _flag(tensor: Tensor | None) -> int:
+    return int(tensor is not None)
+
+
+def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
+    return stand_in if tensor is None else tensor
+
+
+@cache
+def _has_bulk_prefetch(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] >= 9

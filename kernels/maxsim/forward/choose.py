@@ -1,0 +1,197 @@
+"""The frozen table: what is scored → kernel, configuration, number of segments, and the reason.
+
+Nothing is tried out at run time. The figures behind the table are in docs/benchmarks/h200-forward.md.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from maxsim.forward.launch import Options, interpreted
+from maxsim.rows import Side
+
+__all__ = ["Choice", "Config", "aligned", "choose", "compute_dtype", "configs", "runs_on", "without_splitting"]
+
+SHORT_ROWS = 64
+# Splitting pays where a document per program leaves the chip idle and the documents are long.
+SPLIT_BELOW_PROGRAMS_PER_SM = 2
+SPLIT_TARGET_PROGRAMS_PER_SM = 8
+SPLIT_MIN_TOKENS = 128
+# The tiles that one Hopper program should have, so that the last round of documents costs little.
+HOPPER_ITEMS_PER_GROUP = 64
+HOPPER_MIN_TOKENS = 512
+# A table of query rows is scored whole; a store in which queries are a few spans is not.
+MAX_UNUSED_ROWS = 65_536
+
+_splitting = True
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile sizes in rows and columns, and what the compiler is told.
+
+    kernel short_query, long_query or hopper; query_rows × tokens × columns is one tile.
+    """
+
+    kernel: str
+    query_rows: int
+    tokens: int
+    columns: int
+    stages: int
+    options: Options
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs. `chunked`: a query may have more rows than a tile; `segments`: parts of a document."""
+
+    name: str
+    reason: str
+    config: Config
+    segments: int = 1
+    chunked: bool = False
+
+
+def _power_of_2(dim: int) -> int:
+    return max(16, 1 << (dim - 1).bit_length())
+
+
+@cache
+def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
+    """Every configuration for token width `dim` and one compute dtype, by name: what `warmup` compiles."""
+    width = _power_of_2(dim)
+    if dtype == torch.float32:
+        # Exact float32 runs on the FMA units: small tiles, columns in steps.
+        return {
+            "short-32": Config("short_query", 32, 32, 32, 3, Options(4)),
+            "short-64": Config("short_query", 64, 32, 32, 3, Options(4)),
+            "long": Config("long_query", 64, 64, 32, 3, Options(8)),
+        }
+    table: dict[str, Config] = {}
+    if width <= 128:
+        table["short-32"] = Config("short_query", 32, 32, width, 3, Options(1))
+        table["short-64"] = Config("short_query", 64, 32, width, 3, Options(2))
+        table["long"] = Config("long_query", 128, 64, width, 3, Options(4))
+        table["hopper-128"] = Config("hopper", 128, 128, max(width, 64), 4, Options(4))
+        table["hopper-256"] = Config("hopper", 256, 128, max(width, 64), 4, Options(4))
+    else:
+        narrow = width if width == 256 else 128
+        table["short-32"] = Config("short_query", 32, 32, narrow, 3, Options(2))
+        table["short-64"] = Config("short_query", 64, 64, narrow // 2, 3, Options(4))
+        table["long"] = Config("long_query", 128, 128, 64, 3, Options(8))
+    if width == 256:
+        table["hopper-128"] = Config("hopper", 128, 128, 256, 2, Options(4))
+    return table
+
+
+def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
+    """The plan for all pairs of two sides, or for a work list of `pairs`."""
+    dtype = compute_dtype(left.tokens, right.tokens)
+    table = configs(right.dim, dtype)
+    columns = left.count * right.count if pairs is None else pairs
+    rows = left.longest
+    if left.count > 1 and pairs is None and _scored_whole(left):
+        return _many_rows(left, right, right.count, "multi-query", "several queries: a document tile is read once")
+    if rows is not None and rows > SHORT_ROWS and (left.count == 1 or pairs is not None) and _scored_whole(left):
+        return _many_rows(left, right, columns, "long-query", f"{rows} query rows: bound by arithmetic", pairs)
+    if rows is None or rows > SHORT_ROWS:
+        return Choice("short-query", "query rows unknown or scattered: taken 64 at a time", table["short-64"], chunked=True)
+    config = table["short-32" if rows <= 32 else "short-64"]
+    segments = _segments(right, columns, config)
+    if segments > 1:
+        reason = f"{columns} pairs of long documents: {segments} segments each fill the chip"
+        return Choice("split-document", reason, config, segments)
+    return Choice("short-query", f"{rows} query rows: bound by reading the documents", config)
+
+
+def _many_rows(left: Side, right: Side, columns: int, name: str, reason: str, pairs: int | None = None) -> Choice:
+    table = configs(right.dim, compute_dtype(left.tokens, right.tokens))
+    rows = len(left.tokens) if left.starts is not None else left.count * left.length
+    if (left.count == 1 or pairs is None) and "hopper-128" in table and _copy_engine_reads(left, right):
+        # The smaller chunk where it leaves less of itself empty.
+        small = "hopper-256" not in table or (rows - 1) % 256 < 128
+        config = table["hopper-128" if small else "hopper-256"]
+        groups = max(_processors(right.tokens.device) // max(-(-rows // config.query_rows), 1), 1)
+        segments = _parts(columns, groups * HOPPER_ITEMS_PER_GROUP, right.longest, HOPPER_MIN_TOKENS)
+        return Choice(f"{name}-hopper", f"{reason}; copy engine and wgmma", config, segments)
+    config = table["long"]
+    chunks = max(-(-rows // config.query_rows), 1)
+    wanted = SPLIT_TARGET_PROGRAMS_PER_SM * _processors(right.tokens.device) // chunks
+    return Choice(name, reason, config, _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS))
+
+
+def _segments(right: Side, columns: int, config: Config) -> int:
+    processors = _processors(right.tokens.device)
+    if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * processors:
+        return 1
+    return _parts(columns, SPLIT_TARGET_PROGRAMS_PER_SM * processors, right.longest, SPLIT_MIN_TOKENS)
+
+
+def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int) -> int:
+    """Segments a document, so that there are about `wanted_items` of at least `min_tokens`."""
+    if not _splitting or items == 0 or longest is None:
+        return 1
+    return max(min(-(-wanted_items // items), longest // min_tokens), 1)
+
+
+def _scored_whole(left: Side) -> bool:
+    """Whether all rows of the query side's table may be scored as they lie there."""
+    if left.starts is None:
+        return left.step == 1 and (left.count == 1 or left.item_step == left.length)
+    needed = 0 if left.longest is None else left.count * left.longest
+    return len(left.tokens) <= max(2 * needed, MAX_UNUSED_ROWS)
+
+
+def compute_dtype(query: Tensor, document: Tensor) -> torch.dtype:
+    """Both sides' half precision where they share one, which the tensor cores multiply exactly, else float32.
+
+    Triton's interpreter gets bfloat16 products wrong, and computes in float32 there.
+    """
+    if query.dtype != document.dtype or (query.dtype == torch.bfloat16 and interpreted()):
+        return torch.float32
+    return query.dtype
+
+
+def aligned(side: Side) -> bool:
+    """Whether rows can be read 16 bytes at a time."""
+    row, column = side.tokens.stride()
+    return column == 1 and row % 8 == 0 and side.tokens.data_ptr() % 16 == 0
+
+
+def runs_on(config: Config, device: torch.device) -> bool:
+    """Whether a device has what this configuration needs."""
+    return config.kernel != "hopper" or _hopper(device)
+
+
+def _copy_engine_reads(left: Side, right: Side) -> bool:
+    return (
+        _hopper(right.tokens.device)
+        and right.mask is None
+        and right.step == 1
+        and all(aligned(side) and len(side.tokens) and side.tokens.stride(0) > 0 for side in (left, right))
+    )
+
+
+@contextmanager
+def without_splitting() -> Iterator[None]:
+    """For benches: choose as if a document could not be cut into segments."""
+    global _splitting
+    _splitting = False
+    try:
+        yield
+    finally:
+        _splitting = True
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@cache
+def _hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
