@@ -6,11 +6,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from maxsim.bench import forward_plot, forward_report
 from maxsim_serve.settings import as_markdown
 
 ROOT = Path(__file__).parent.parent
 TABLE_START = "<!-- settings: printed by `make docs` -->\n"
 TABLE_END = "<!-- end of settings -->"
+FORWARD_START = "<!-- measured: printed by `make docs` -->\n"
+FORWARD_END = "<!-- end of measured -->"
 
 
 @dataclass(frozen=True)
@@ -123,10 +126,11 @@ def architecture() -> str:
     )
 
 
-def with_settings_table(readme: str) -> str:
-    before, rest = readme.split(TABLE_START)
-    _, after = rest.split(TABLE_END)
-    return before + TABLE_START + "\n" + as_markdown() + "\n" + TABLE_END + after
+def with_table(page: str, start: str, table: str, end: str) -> str:
+    """The page with what stands between its two marks replaced."""
+    before, rest = page.split(start)
+    _, after = rest.split(end)
+    return before + start + "\n" + table + "\n" + end + after
 
 
 def cpu_bench(measured: dict[str, Any]) -> str:
@@ -162,4 +166,12 @@ if __name__ == "__main__":
     (ROOT / "docs/benchmarks/cpu.svg").write_text(cpu_bench(measured), encoding="utf-8")
     (ROOT / "docs/architecture.svg").write_text(architecture(), encoding="utf-8")
     readme = ROOT / "README.md"
-    readme.write_text(with_settings_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    settings = with_table(readme.read_text(encoding="utf-8"), TABLE_START, as_markdown(), TABLE_END)
+    readme.write_text(settings, encoding="utf-8")
+    figures = ROOT / "docs/benchmarks/h200-forward.json"
+    if figures.exists():
+        forward = json.loads(figures.read_text(encoding="utf-8"))
+        figures.with_suffix(".svg").write_text(forward_plot.svg(forward), encoding="utf-8")
+        page, tables = figures.with_suffix(".md"), forward_report.as_markdown(forward)
+        measured_page = with_table(page.read_text(encoding="utf-8"), FORWARD_START, tables, FORWARD_END)
+        page.write_text(measured_page, encoding="utf-8")

@@ -103,15 +103,21 @@ def decide(queries: Parts, documents: Parts, pairs: int | None = None) -> Plan:
 def kernel(queries: Tensor, documents: Tensor) -> Kernel:
     """The backend for token tensors of these devices and dtypes."""
     name = _row(documents, reference.compute_dtype(queries, documents)).kernel
-    if name == "triton":
-        from maxsim.forward import backend
+    return _triton() if name == "triton" else _KERNELS[name]
 
-        return backend
-    return _KERNELS[name]
+
+@cache
+def _triton() -> Kernel:
+    from maxsim.forward import backend
+
+    return backend
 
 
 _KERNELS: dict[str, Kernel] = {"reference": reference, "cpu-avx2": cpu.compiled, "cpu": cpu.plain}
 
 
 def _row(documents: Tensor, dtype: torch.dtype) -> _Row:
-    return next(row for row in _TABLE if row.applies(documents, dtype))
+    for row in _TABLE:
+        if row.applies(documents, dtype):
+            return row
+    raise AssertionError("the last row applies to everything")

@@ -35,11 +35,12 @@ class Parts(NamedTuple):
     longest: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Side:
+class Side(NamedTuple):
     """One side of a product: N items of a row table, and a mask not yet applied.
 
-    tokens  [R, d], any strides
+    tokens  the operand's own tensor; row r of the table begins row_stride · r elements after its first
+    row_stride, column_stride in elements
+    table_rows R
     count   N
     starts  int64 [N], first row of each item, or None: item i then begins at row i · item_step
     lengths int64 [N], tokens of each item, or None: each has `length`
@@ -49,6 +50,9 @@ class Side:
     """
 
     tokens: Tensor
+    row_stride: int
+    column_stride: int
+    table_rows: int
     count: int
     starts: Tensor | None
     lengths: Tensor | None
@@ -60,7 +64,11 @@ class Side:
 
     @property
     def dim(self) -> int:
-        return self.tokens.shape[1]
+        return int(self.tokens.shape[-1])
+
+    def table(self) -> Tensor:
+        """The rows [R, d], a view."""
+        return self.tokens.as_strided((self.table_rows, self.dim), (self.row_stride, self.column_stride))
 
     def rows(self) -> "Rows":
         """The active rows of each item, listed one by one where there is a mask."""
@@ -68,14 +76,14 @@ class Side:
         if starts is None or lengths is None:
             starts = torch.arange(self.count, device=self.tokens.device) * self.item_step
             lengths = torch.full_like(starts, self.length)
-        everything = Rows(self.tokens, starts, lengths, self.step, None)
+        everything = Rows(self.table(), starts, lengths, self.step, None)
         if self.mask is None:
             return everything
         # A mask's rows are listed one by one: 8 bytes a token, beside the tokens' own 32 to 4,096.
         listed, owner = everything.of(torch.arange(self.count, device=starts.device))
         active = self.mask if self.starts is None else self.mask[listed]
         kept = torch.zeros_like(lengths).index_add_(0, owner, active.to(torch.int64))
-        return Rows(self.tokens, kept.cumsum(0) - kept, kept, self.step, listed[active])
+        return Rows(everything.tokens, kept.cumsum(0) - kept, kept, self.step, listed[active])
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,11 +128,11 @@ class Rows:
 
 def parts(operand: Operand, name: str) -> Parts:
     """Take an operand apart. Raises ShapeError or DTypeError for a tensor that no kernel reads."""
-    if isinstance(operand, Ragged | Spans):
-        longest = None if operand.tokens.device.type == "cpu" else operand.longest
-        return Parts(operand.tokens, operand.starts, operand.lengths, longest)
-    check_tokens(operand, name, ndims=(2, 3))
-    return Parts(operand)
+    if isinstance(operand, Tensor):
+        check_tokens(operand, name, ndims=(2, 3))
+        return Parts(operand)
+    longest = None if operand.tokens.device.type == "cpu" else operand.longest
+    return Parts(operand.tokens, operand.starts, operand.lengths, longest)
 
 
 def count(operand: Parts) -> int:
@@ -142,22 +150,28 @@ def side(operand: Parts, mask: Tensor | None, name: str) -> Side:
         _check_mask(mask, tokens, name)
         mask = mask.reshape(-1).contiguous()
     if starts is None or lengths is None:
-        table, items, item_step, length, step = _table(tokens if tokens.ndim == 3 else tokens[None])
-        return Side(table, items, None, None, item_step, length, step, mask, length)
-    return Side(tokens, starts.shape[0], starts, lengths, 0, 0, 1, mask, longest)
+        return _dense(tokens, mask)
+    row_stride, column_stride = tokens.stride()
+    items, table_rows = starts.shape[0], tokens.shape[0]
+    return Side(
+        tokens, row_stride, column_stride, table_rows, items, starts, lengths, 0, 0, 1, mask, longest
+    )
 
 
-def _table(dense: Tensor) -> tuple[Tensor, int, int, int, int]:
-    """View dense [N, L, d] of any strides as a table of rows: (table, N, rows an item, L, rows a token)."""
-    n, length, dim = dense.shape
+def _dense(tokens: Tensor, mask: Tensor | None) -> Side:
+    """Tokens [N, L, d] or [L, d] of any strides, as items of a table of rows."""
+    shape, strides = tokens.shape, tokens.stride()
+    count, item_stride = (shape[0], strides[0]) if len(shape) == 3 else (1, 0)
+    length, token_stride, column_stride = shape[-2], strides[-2], strides[-1]
     # The stride of an axis of size one means nothing.
-    item_stride = dense.stride(0) if n > 1 else 0
-    token_stride = dense.stride(1) if length > 1 else 0
+    item_stride = item_stride if count > 1 else 0
+    token_stride = token_stride if length > 1 else 0
     unit = math.gcd(item_stride, token_stride)
     item_step, step = (item_stride // unit, token_stride // unit) if unit else (0, 0)
-    last = (n - 1) * item_step + (length - 1) * step
-    shape = (last + 1 if dense.numel() else 0, dim)
-    return dense.as_strided(shape, (unit, dense.stride(2))), n, item_step, length, step
+    table_rows = (count - 1) * item_step + (length - 1) * step + 1 if count and length else 0
+    return Side(
+        tokens, unit, column_stride, table_rows, count, None, None, item_step, length, step, mask, length
+    )
 
 
 def _check_mask(mask: Tensor, tokens: Tensor, name: str) -> None:

@@ -65,7 +65,8 @@ def test_gradients_equal_those_of_the_definition(kernel, unit, seeded, dtype):
     mask[:, 0] = True
     weights = torch.randn(3, 5, generator=seeded)
     ours = [queries.clone().requires_grad_(), documents.clone().requires_grad_()]
-    assert maxsim.plan(*ours).kernel == kernel
+    runs = kernel if kernel in ("cpu", "cpu-avx2") else "multi-query"
+    assert maxsim.plan(*ours).kernel.removesuffix("-hopper") == runs
     (maxsim.score(*ours, document_mask=mask) * weights).sum().backward()
     theirs = [queries.double().requires_grad_(), documents.double().requires_grad_()]
     (naive(*theirs, mask) * weights).sum().backward()

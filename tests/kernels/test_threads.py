@@ -100,7 +100,7 @@ def test_working_together_an_error_reaches_the_caller_after_all_have_ended(resto
     assert done == [1]
 
 
-def test_many_callers_at_once_get_their_own_scores(kernel, unit):
+def test_many_callers_at_once_get_their_own_scores(compiled, unit):
     documents = maxsim.Ragged.from_list([unit(n, 64) for n in (5, 40, 700, 1, 90)] * 10)
     queries = [unit(n, 64) for n in (1, 9, 32, 70)] * 6
     wanted = [maxsim.score(query, documents) for query in queries]
@@ -109,7 +109,7 @@ def test_many_callers_at_once_get_their_own_scores(kernel, unit):
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-def test_inference_mode_and_gradients_of_the_caller_do_not_matter(kernel, unit):
+def test_inference_mode_and_gradients_of_the_caller_do_not_matter(compiled, unit):
     query, documents = unit(5, 32), unit(4, 9, 32)
     wanted = maxsim.score(query, documents)
     with torch.inference_mode():

@@ -127,8 +127,9 @@ def _add_rival(clock: GpuClock, row: Row, rival: Rival, work: Work, wanted: Tens
     row.setdefault("rival_host_us", {})[rival.name] = clock.host_us(call, ms)
     try:
         row.setdefault("rival_graph_ms", {})[rival.name] = clock.graph_ms(call)[0]
-    except Uncapturable as error:
-        row.setdefault("rival_graph_errors", {})[rival.name] = str(error)
+    except Exception as error:
+        still_there(error)
+        row.setdefault("rival_graph_errors", {})[rival.name] = first_line(error)
 
 
 def _checked(found: Tensor, wanted: Tensor, tolerance: float) -> float:

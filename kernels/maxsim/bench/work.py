@@ -9,7 +9,6 @@ from torch import Tensor
 
 import maxsim
 from maxsim import Ragged
-from maxsim.rows import Operand
 
 __all__ = ["Form", "Work", "lengths_like_passages", "packed", "unit"]
 
@@ -81,10 +80,10 @@ class Work:
 
     @property
     def kernel(self) -> str:
-        """The name of the kernel that dispatch chooses."""
-        documents: Operand = self.documents if self.form in ("packed", "pairs") else self.padded
-        queries: Operand = self.packed_queries if self.form == "pairs" else self.queries
-        return maxsim.plan(queries, documents).kernel
+        """The name of the kernel that `maxsim.plan` gives, which does not see a mask."""
+        if self.pairs is not None:
+            return maxsim.plan(self.packed_queries, self.documents, pairs=self.scores).kernel
+        return maxsim.plan(self.queries, self.documents if self.form == "packed" else self.padded).kernel
 
     @cached_property
     def bytes(self) -> int:

@@ -4,6 +4,7 @@ No call waits for the device. What a kernel needs of sizes it reads on the devic
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 import triton.language as tl
@@ -12,8 +13,8 @@ from torch import Tensor
 from maxsim import reference
 from maxsim.forward import finish as finishing
 from maxsim.forward import long_query, short_query
-from maxsim.forward.choose import Choice, aligned, choose, compute_dtype
-from maxsim.forward.launch import Options, interpreted
+from maxsim.forward.choose import Choice, Config, aligned, choose, compute_dtype, hopper_or_newer, summed
+from maxsim.forward.launch import INTERPRETED, Options
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Side
 
@@ -63,7 +64,7 @@ def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, 
     if choice.segments > 1:
         maxima = torch.empty(pairs, choice.segments, config.query_rows, dtype=torch.float32, device=device)
     listed = query_index is not None
-    straight = aligned(left) and aligned(right)
+    straight, masked = aligned(left) and aligned(right), right.mask is not None
     arguments = (
         left.tokens, _or(left.starts, absent), _or(left.lengths, absent), _or(left.mask, unmasked),
         right.tokens, _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
@@ -72,12 +73,15 @@ def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, 
         *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
         left.count, right.count, _flag(query_index), choice.segments, config.query_rows,
     )  # fmt: skip
-    compute = compute_dtype(left.tokens, right.tokens)
-    constants = (
-        right.dim, config.columns, config.query_rows, config.tokens, config.stages, right.mask is not None, straight,
-        choice.chunked, straight and not interpreted() and _has_bulk_prefetch(device), _COMPUTE[compute], "ieee",
-    )  # fmt: skip
-    key = (left.tokens.dtype, right.tokens.dtype, constants)
+
+    def constants() -> tuple[Any, ...]:
+        compute, precision = _arithmetic(left, right, config)
+        return (
+            right.dim, config.columns, config.query_rows, config.tokens, config.stages, masked, straight,
+            choice.chunked, compute, precision,
+        )  # fmt: skip
+
+    key = (config.key, left.tokens.dtype, right.tokens.dtype, masked, straight, choice.chunked)
     short_query.KERNEL.launch((pairs * choice.segments, 1), key, arguments, constants, config.options, device)
     if choice.segments > 1:
         cells = maxima.view(pairs, -1)
@@ -97,19 +101,49 @@ def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, d
     if left.starts is None:
         rows = left.count * left.length if packed else left.length
     else:
-        rows = len(left.tokens) if packed else left.longest or 0
+        rows = left.table_rows if packed else left.longest or 0
+    if config.kernel == "hopper" and choice.segments == 1 and summed(left):
+        _summed(choice, left, right, document_index, scores, rows)
+        return
     columns = scores.shape[-1]
     chunks = -(-rows // config.query_rows) if rows else 0
     batch = max(min(columns, MAXIMA_BYTES // max(4 * rows * choice.segments, 1)), 1)
     maxima = torch.empty(batch, choice.segments * rows, dtype=torch.float32, device=device)
     for first in range(0, columns, batch):
         cells = maxima[: min(batch, columns - first)]
-        window = (query_index, document_index)
         if chunks and config.kernel == "hopper":
-            _hopper(choice, left, right, document_index, cells, first, chunks, rows)
+            _hopper(choice, left, right, document_index, cells, scores, first, rows, 0, rows)
         elif chunks:
-            _portable(choice, left, right, window, cells, first, chunks, rows, packed)
+            listing = (query_index, document_index)
+            _portable(choice, left, right, listing, cells, first, chunks, rows, packed)
         _finish(cells, left, query_index, document_index, right, scores, first, choice.segments, packed)
+
+
+def _summed(choice: Choice, left: Side, right: Side, document_index: Tensor | None, scores: Tensor,
+            rows: int) -> None:  # fmt: skip
+    """The Hopper kernel adds up blocks of rows; where a query has several, they are added up after it."""
+    device, columns = scores.device, scores.shape[-1]
+    sum_rows = min(left.length, BLOCK_ROWS) if left.count > 1 else BLOCK_ROWS
+    blocks = -(-left.length // sum_rows)
+    if document_index is None and (blocks == 1 or (left.count == 1 and rows <= choice.config.query_rows)):
+        stride = 0 if left.count == 1 else 1
+        _hopper(choice, left, right, None, scores[0], scores, 0, rows, sum_rows, stride)
+        return
+    batch = max(min(columns, MAXIMA_BYTES // (8 * blocks * left.count)), 1)
+    # Strides of 0 and 1 would say that no sums are wanted.
+    sums = torch.empty(batch, max(blocks * left.count, 2), dtype=torch.float64, device=device)
+    dependent = hopper_or_newer(device)
+    constants = (16, 16, dependent)
+    for first in range(0, columns, batch):
+        cells = sums[: min(batch, columns - first)]
+        _hopper(choice, left, right, document_index, cells, scores, first, rows, sum_rows, cells.shape[1])
+        arguments = (
+            cells, _or(document_index, _absent(device)[0]), scores, len(cells), first, columns, blocks,
+            cells.shape[1], right.count, _flag(document_index),
+        )  # fmt: skip
+        grid = (-(-len(cells) // constants[0]), left.count)
+        options = Options(4, launch_pdl=dependent)
+        finishing.BLOCKS_KERNEL.launch(grid, constants, arguments, lambda: constants, options, device)
 
 
 def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | None, Tensor | None], cells: Tensor,
@@ -117,7 +151,7 @@ def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | N
     config, device = choice.config, right.tokens.device
     absent, unmasked = _absent(device)
     query_index, document_index = listing
-    straight = aligned(left) and aligned(right)
+    straight, masked = aligned(left) and aligned(right), right.mask is not None
     arguments = (
         left.tokens, _or(left.starts, absent), _or(left.lengths, absent),
         right.tokens, _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
@@ -126,32 +160,42 @@ def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | N
         *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
         left.count, right.count, _flag(query_index), int(packed), first, choice.segments, chunks, rows,
     )  # fmt: skip
-    compute = compute_dtype(left.tokens, right.tokens)
-    constants = (
-        right.dim, config.columns, config.query_rows, config.tokens, config.stages, right.mask is not None,
-        straight, _COMPUTE[compute], "ieee",
-    )  # fmt: skip
-    key = (left.tokens.dtype, right.tokens.dtype, constants)
+
+    def constants() -> tuple[Any, ...]:
+        compute, precision = _arithmetic(left, right, config)
+        return (
+            right.dim, config.columns, config.query_rows, config.tokens, config.stages, masked, straight, compute,
+            precision,
+        )  # fmt: skip
+
+    key = (config.key, left.tokens.dtype, right.tokens.dtype, masked, straight)
     grid = (len(cells) * choice.segments * chunks, 1)
     long_query.KERNEL.launch(grid, key, arguments, constants, config.options, device)
 
 
-def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | None, cells: Tensor, first: int,
-            chunks: int, rows: int) -> None:  # fmt: skip
+def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | None, cells: Tensor, scores: Tensor,
+            first: int, rows: int, sum_rows: int, stride: int) -> None:  # fmt: skip
+    """Row maxima (sum_rows 0) or block sums of columns from `first` on, to cells [columns, ≥ stride]."""
     from maxsim.forward import hopper
 
     config, device = choice.config, right.tokens.device
-    absent, _ = _absent(device)
+    absent, unmasked = _absent(device)
+    chunks = -(-rows // config.query_rows)
     arguments = (
-        hopper.descriptor(left.tokens[:rows], config.query_rows // 2, config.columns),
-        hopper.descriptor(right.tokens, config.tokens, config.columns),
-        _or(right.starts, absent), _or(right.lengths, absent), _or(document_index, absent), cells,
+        hopper.descriptor(left, config.query_rows // 2, config.columns),
+        hopper.descriptor(right, config.tokens, config.columns),
+        _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked), _or(document_index, absent),
+        scores if sum_rows else cells, cells if stride > 1 and sum_rows else absent.view(torch.float64), scores,
         rows, right.item_step, right.length, _flag(right.starts), right.count, _flag(document_index),
-        first, len(cells), choice.segments, chunks, rows,
+        first, len(cells), choice.segments, chunks, stride, stride, scores.shape[-1],
     )  # fmt: skip
-    constants = (config.columns, config.query_rows, config.tokens, config.stages, hopper.REGISTERS)
+    masked = right.mask is not None
+
+    def constants() -> tuple[Any, ...]:
+        return config.columns, config.query_rows, config.tokens, config.stages, masked, sum_rows, hopper.REGISTERS
+
     groups = max(min(hopper.programs(device) // chunks, len(cells) * choice.segments), 1)
-    key = (left.tokens.dtype, constants)
+    key = (config.key, left.tokens.dtype, masked, sum_rows)
     hopper.KERNEL.launch((groups * chunks, 1), key, arguments, constants, config.options, device)
 
 
@@ -166,9 +210,12 @@ def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_inde
         left.length, _flag(left.starts), _flag(left.mask), left.count, right.count,
         len(cells), first, scores.shape[-1], int(listed), int(packed), segments, cells.shape[1] // segments,
     )  # fmt: skip
-    grid = (-(-len(cells) // finishing.PAIRS), 1 if listed else left.count)
-    constants = (finishing.PAIRS, BLOCK_ROWS)
-    finishing.KERNEL.launch(grid, constants, arguments, constants, Options(4), device)
+    dependent = not INTERPRETED and hopper_or_newer(device)
+    tile = finishing.tile(left.longest, segments)
+    constants = (*tile[:4], dependent)
+    grid = (-(-len(cells) // tile.pairs), 1 if listed else left.count)
+    options = Options(tile.num_warps, launch_pdl=dependent)
+    finishing.KERNEL.launch(grid, constants, arguments, lambda: constants, options, device)
 
 
 @cache
@@ -177,10 +224,14 @@ def _absent(device: torch.device) -> tuple[Tensor, Tensor]:
     return torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(16, dtype=torch.bool, device=device)
 
 
+def _arithmetic(left: Side, right: Side, config: Config) -> tuple[tl.dtype, str]:
+    """In which dtype products are made, and how. The interpreter knows no way but the plain one."""
+    return _COMPUTE[compute_dtype(left.tokens, right.tokens)], "ieee" if INTERPRETED else config.precision
+
+
 def _strides(side: Side, straight: bool) -> tuple[int, int]:
     """Elements from row to row and from column to column; in units of 8 where both sides are aligned."""
-    row, column = side.tokens.stride()
-    return (row // 8, column) if straight else (row, column)
+    return (side.row_stride // 8 if straight else side.row_stride), side.column_stride
 
 
 def _flag(tensor: Tensor | None) -> int:
@@ -189,8 +240,3 @@ def _flag(tensor: Tensor | None) -> int:
 
 def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
     return stand_in if tensor is None else tensor
-
-
-@cache
-def _has_bulk_prefetch(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] >= 9

@@ -5,16 +5,17 @@ Nothing is tried out at run time. The figures behind the table are in docs/bench
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from maxsim.forward.launch import Options, interpreted
+from maxsim.forward.launch import INTERPRETED, Options
+from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Side
 
-__all__ = ["Choice", "Config", "aligned", "choose", "compute_dtype", "configs", "runs_on", "without_splitting"]
+__all__ = ["Choice", "Config", "aligned", "choose", "compute_dtype", "configs", "hopper_or_newer", "runs_on", "summed", "without_splitting"]
 
 SHORT_ROWS = 64
 # Splitting pays where a document per program leaves the chip idle and the documents are long.
@@ -22,31 +23,36 @@ SPLIT_BELOW_PROGRAMS_PER_SM = 2
 SPLIT_TARGET_PROGRAMS_PER_SM = 8
 SPLIT_MIN_TOKENS = 128
 # The tiles that one Hopper program should have, so that the last round of documents costs little.
-HOPPER_ITEMS_PER_GROUP = 64
+HOPPER_ITEMS_PER_GROUP = 16
 HOPPER_MIN_TOKENS = 512
+# With so many documents each it does without segments, and adds rows up itself where it can.
+HOPPER_WHOLE_DOCUMENTS = 4
 # A table of query rows is scored whole; a store in which queries are a few spans is not.
 MAX_UNUSED_ROWS = 65_536
 
 _splitting = True
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """Tile sizes in rows and columns, and what the compiler is told.
 
-    kernel short_query, long_query or hopper; query_rows × tokens × columns is one tile.
+    key    names this configuration among all widths and dtypes
+    kernel short_query, long_query or hopper; query_rows × tokens × columns is one tile
+    stages tiles in flight
+    precision how float32 products are made; half-precision ones are exact by any means
     """
 
+    key: str
     kernel: str
     query_rows: int
     tokens: int
     columns: int
     stages: int
     options: Options
+    precision: str = "ieee"
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What runs. `chunked`: a query may have more rows than a tile; `segments`: parts of a document."""
 
     name: str
@@ -64,28 +70,33 @@ def _power_of_2(dim: int) -> int:
 def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
     """Every configuration for token width `dim` and one compute dtype, by name: what `warmup` compiles."""
     width = _power_of_2(dim)
+    table: dict[str, tuple[Any, ...]]
     if dtype == torch.float32:
-        # Exact float32 runs on the FMA units: small tiles, columns in steps.
-        return {
-            "short-32": Config("short_query", 32, 32, 32, 3, Options(4)),
-            "short-64": Config("short_query", 64, 32, 32, 3, Options(4)),
-            "long": Config("long_query", 64, 64, 32, 3, Options(8)),
+        # Each float32 is three bfloat16, exactly; six of the nine products reach float32's own error, four
+        # to seven times as fast as the FMA units. All steps are 32 columns: partial sums must not differ.
+        table = {
+            "short-32": ("short_query", 32, 64, 32, 3, Options(4), "bf16x6"),
+            "short-64": ("short_query", 64, 64, 32, 3, Options(4), "bf16x6"),
+            "long": ("long_query", 128, 128, 32, 3, Options(8), "bf16x6"),
         }
-    table: dict[str, Config] = {}
-    if width <= 128:
-        table["short-32"] = Config("short_query", 32, 32, width, 3, Options(1))
-        table["short-64"] = Config("short_query", 64, 32, width, 3, Options(2))
-        table["long"] = Config("long_query", 128, 64, width, 3, Options(4))
-        table["hopper-128"] = Config("hopper", 128, 128, max(width, 64), 4, Options(4))
-        table["hopper-256"] = Config("hopper", 256, 128, max(width, 64), 4, Options(4))
+    elif width <= 128:
+        table = {
+            "short-32": ("short_query", 32, 32, width, 3, Options(1)),
+            "short-64": ("short_query", 64, 64, width, 2, Options(4)),
+            "long": ("long_query", 128, 64, width, 3, Options(4)),
+            "hopper-128": ("hopper", 128, 128, max(width, 64), 4, Options(4)),
+            "hopper-256": ("hopper", 256, 128, max(width, 64), 4, Options(4)),
+        }
     else:
         narrow = width if width == 256 else 128
-        table["short-32"] = Config("short_query", 32, 32, narrow, 3, Options(2))
-        table["short-64"] = Config("short_query", 64, 64, narrow // 2, 3, Options(4))
-        table["long"] = Config("long_query", 128, 128, 64, 3, Options(8))
-    if width == 256:
-        table["hopper-128"] = Config("hopper", 128, 128, 256, 2, Options(4))
-    return table
+        table = {
+            "short-32": ("short_query", 32, 32, narrow, 3, Options(2)),
+            "short-64": ("short_query", 64, 64, narrow // 2, 3, Options(4)),
+            "long": ("long_query", 128, 128, 64, 3, Options(8)),
+        }
+        if width == 256:
+            table["hopper-128"] = ("hopper", 128, 128, 256, 2, Options(4))
+    return {name: Config(f"{name} {dim} {dtype}", *tiles) for name, tiles in table.items()}
 
 
 def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
@@ -97,27 +108,29 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
     if left.count > 1 and pairs is None and _scored_whole(left):
         return _many_rows(left, right, right.count, "multi-query", "several queries: a document tile is read once")
     if rows is not None and rows > SHORT_ROWS and (left.count == 1 or pairs is not None) and _scored_whole(left):
-        return _many_rows(left, right, columns, "long-query", f"{rows} query rows: bound by arithmetic", pairs)
+        return _many_rows(left, right, columns, "long-query", "many query rows: bound by arithmetic", pairs)
     if rows is None or rows > SHORT_ROWS:
-        return Choice("short-query", "query rows unknown or scattered: taken 64 at a time", table["short-64"], chunked=True)
+        reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
+        return Choice("short-query", reason, table["short-64"], chunked=True)
     config = table["short-32" if rows <= 32 else "short-64"]
     segments = _segments(right, columns, config)
     if segments > 1:
-        reason = f"{columns} pairs of long documents: {segments} segments each fill the chip"
-        return Choice("split-document", reason, config, segments)
-    return Choice("short-query", f"{rows} query rows: bound by reading the documents", config)
+        return Choice("split-document", "few long documents: segments of them fill the chip", config, segments)
+    return Choice("short-query", "few query rows: bound by reading the documents", config)
 
 
 def _many_rows(left: Side, right: Side, columns: int, name: str, reason: str, pairs: int | None = None) -> Choice:
     table = configs(right.dim, compute_dtype(left.tokens, right.tokens))
-    rows = len(left.tokens) if left.starts is not None else left.count * left.length
+    rows = left.table_rows if left.starts is not None else left.count * left.length
     if (left.count == 1 or pairs is None) and "hopper-128" in table and _copy_engine_reads(left, right):
         # The smaller chunk where it leaves less of itself empty.
         small = "hopper-256" not in table or (rows - 1) % 256 < 128
         config = table["hopper-128" if small else "hopper-256"]
         groups = max(_processors(right.tokens.device) // max(-(-rows // config.query_rows), 1), 1)
-        segments = _parts(columns, groups * HOPPER_ITEMS_PER_GROUP, right.longest, HOPPER_MIN_TOKENS)
-        return Choice(f"{name}-hopper", f"{reason}; copy engine and wgmma", config, segments)
+        segments = 1
+        if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left):
+            segments = _parts(columns, groups * HOPPER_ITEMS_PER_GROUP, right.longest, HOPPER_MIN_TOKENS)
+        return Choice(f"{name}-hopper", reason + "; copy engine and wgmma", config, segments)
     config = table["long"]
     chunks = max(-(-rows // config.query_rows), 1)
     wanted = SPLIT_TARGET_PROGRAMS_PER_SM * _processors(right.tokens.device) // chunks
@@ -138,12 +151,19 @@ def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int) 
     return max(min(-(-wanted_items // items), longest // min_tokens), 1)
 
 
+def summed(left: Side) -> bool:
+    """Whether the Hopper kernel can add up a query's rows itself: whole blocks of 64 rows, or 32 rows in all."""
+    if left.starts is not None or left.mask is not None:
+        return False
+    return left.count == 1 or left.length == BLOCK_ROWS // 2 or left.length % BLOCK_ROWS == 0
+
+
 def _scored_whole(left: Side) -> bool:
     """Whether all rows of the query side's table may be scored as they lie there."""
     if left.starts is None:
-        return left.step == 1 and (left.count == 1 or left.item_step == left.length)
+        return left.step == 1 and (left.count == 1 or left.item_step == left.length) or left.length == 1 == left.count
     needed = 0 if left.longest is None else left.count * left.longest
-    return len(left.tokens) <= max(2 * needed, MAX_UNUSED_ROWS)
+    return left.table_rows <= max(2 * needed, MAX_UNUSED_ROWS)
 
 
 def compute_dtype(query: Tensor, document: Tensor) -> torch.dtype:
@@ -151,15 +171,14 @@ def compute_dtype(query: Tensor, document: Tensor) -> torch.dtype:
 
     Triton's interpreter gets bfloat16 products wrong, and computes in float32 there.
     """
-    if query.dtype != document.dtype or (query.dtype == torch.bfloat16 and interpreted()):
+    if query.dtype != document.dtype or (query.dtype == torch.bfloat16 and INTERPRETED):
         return torch.float32
     return query.dtype
 
 
 def aligned(side: Side) -> bool:
     """Whether rows can be read 16 bytes at a time."""
-    row, column = side.tokens.stride()
-    return column == 1 and row % 8 == 0 and side.tokens.data_ptr() % 16 == 0
+    return side.column_stride == 1 and side.row_stride % 8 == 0 and side.tokens.data_ptr() % 16 == 0
 
 
 def runs_on(config: Config, device: torch.device) -> bool:
@@ -170,9 +189,8 @@ def runs_on(config: Config, device: torch.device) -> bool:
 def _copy_engine_reads(left: Side, right: Side) -> bool:
     return (
         _hopper(right.tokens.device)
-        and right.mask is None
         and right.step == 1
-        and all(aligned(side) and len(side.tokens) and side.tokens.stride(0) > 0 for side in (left, right))
+        and all(aligned(side) and side.table_rows and side.row_stride > 0 for side in (left, right))
     )
 
 
@@ -190,6 +208,12 @@ def without_splitting() -> Iterator[None]:
 @cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@cache
+def hopper_or_newer(device: torch.device) -> bool:
+    """Whether a device has bulk copies and dependent launches."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 @cache

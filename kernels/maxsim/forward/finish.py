@@ -1,34 +1,38 @@
 """Row maxima → scores: the last step of the kernels that cut a document or a query into parts."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from maxsim.forward.launch import Kernel
 from maxsim.forward.rowsum import BLOCK_ROWS, max_or_nan, sum_rows
 
-__all__ = ["KERNEL", "PAIRS", "finish"]
+__all__ = ["BLOCKS_KERNEL", "KERNEL", "Tile", "add_blocks", "finish", "tile"]
 
-# Pairs a program: their maxima are read side by side.
-PAIRS = 16
-
-_RUNTIME = ["q_rows", "q_ragged", "q_masked", "queries", "documents", "columns", "first_column", "total_columns", "listed",
-            "packed", "segments", "maxima_stride"]  # fmt: skip
+_RUNTIME = ["q_rows", "q_ragged", "q_masked", "queries", "documents", "columns", "first_column", "total_columns",
+            "listed", "packed", "segments", "maxima_stride"]  # fmt: skip
 _INDICES = ["ROWMAX", "Q_START", "Q_LENGTH", "Q_MASK", "Q_INDEX", "X_INDEX", "OUT"]
-
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def finish(
     ROWMAX, Q_START, Q_LENGTH, Q_MASK, Q_INDEX, X_INDEX, OUT,
     q_rows: "i64", q_ragged: "i32", q_masked: "i32", queries: "i64", documents: "i64",
-    columns: "i64", first_column: "i64", total_columns: "i64", listed: "i32", packed: "i32",
-    segments: "i32", maxima_stride: "i64", PAIRS: tl.constexpr, ROWS: tl.constexpr,
+    columns: "i32", first_column: "i64", total_columns: "i64", listed: "i32", packed: "i32",
+    segments: "i32", maxima_stride: "i64",
+    PAIRS: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """ROWMAX [columns, segments, maxima_stride] → OUT [queries, total_columns] from `first_column` on.
 
     A column is a document, or in a work list a pair, whose query is Q_INDEX[column]. Where rows are
-    packed, those of a query begin at its first row, else at 0. Grid (⌈columns / PAIRS⌉, queries).
+    packed, those of a query begin at its first row, else at 0. A tile is PAIRS columns and BLOCKS · ROWS
+    query rows, of AT_ONCE segments. Grid (⌈columns / PAIRS⌉, queries). DEPENDENT: launched before the kernel that fills
+    ROWMAX has ended, to have its own start behind it.
     """
-    column = tl.program_id(0).to(tl.int64) * PAIRS + tl.arange(0, PAIRS)
+    if DEPENDENT:
+        gdc_wait()
+    column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
     query = tl.program_id(1).to(tl.int64)
     there = column < columns
     qi = tl.load(Q_INDEX + first_column + column, mask=there & (listed != 0), other=0)
@@ -38,22 +42,73 @@ def finish(
     inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
     qi = tl.where(inside, qi, 0)
     q_first = tl.load(Q_START + qi, mask=there & (q_ragged != 0), other=0) + tl.where(q_ragged != 0, 0, qi * q_rows)
-    q_count = tl.load(Q_LENGTH + qi, mask=there & (q_ragged != 0), other=0) + tl.where(q_ragged != 0, 0, q_rows)
-    maxima = ROWMAX + column * segments * maxima_stride + tl.where(packed != 0, q_first, 0)
+    q_count = tl.load(Q_LENGTH + qi, mask=there & (q_ragged != 0), other=0) + q_rows
+    maxima = ROWMAX + column.to(tl.int64) * (segments * maxima_stride) + tl.where(packed != 0, q_first, 0)
     total = tl.zeros([PAIRS], tl.float64)
-    row = tl.arange(0, ROWS)
-    for block in range(0, tl.max(q_count, 0), ROWS):
-        rows = block + row[None, :]
-        live = there[:, None] & (rows < q_count[:, None])  # [PAIRS, ROWS]
-        best = tl.full([PAIRS, ROWS], float("-inf"), tl.float32)
-        for segment in range(segments):
-            part = tl.load(maxima[:, None] + segment * maxima_stride + rows, mask=live, other=float("-inf"))
-            best = max_or_nan(best, part)
+    row = tl.arange(0, BLOCKS * ROWS)
+    for first in range(0, tl.max(q_count, 0).to(tl.int32), BLOCKS * ROWS):
+        rows = first + row[None, :]
+        live = there[:, None] & (rows < q_count[:, None])  # [PAIRS, BLOCKS · ROWS]
+        best = tl.full([PAIRS, BLOCKS * ROWS], float("-inf"), tl.float32)
+        for segment in range(0, segments, AT_ONCE):
+            for ahead in tl.static_range(AT_ONCE):
+                address = maxima[:, None] + (segment + ahead) * maxima_stride + rows
+                part = tl.load(address, mask=live & (segment + ahead < segments), other=float("-inf"))
+                best = max_or_nan(best, part)
         live &= tl.load(Q_MASK + q_first[:, None] + rows, mask=live & (q_masked != 0), other=1) != 0
         best = tl.where(live, best, 0.0)
-        total += sum_rows(tl.reshape(best, [PAIRS * ROWS]), PAIRS, ROWS)
+        sums = sum_rows(tl.reshape(best, [PAIRS * BLOCKS * ROWS]), PAIRS * BLOCKS, ROWS)
+        sums = tl.reshape(sums, [PAIRS, BLOCKS])
+        # Ascending order: one block at a time, beside exact zeros.
+        for block in tl.static_range(BLOCKS):
+            total += tl.sum(tl.where(tl.arange(0, BLOCKS)[None, :] == block, sums, 0.0), axis=1)
     scores = tl.where(inside, total.to(tl.float32), float("nan"))
     tl.store(OUT + query * total_columns + first_column + column, scores, mask=there)
 
 
-KERNEL = Kernel(finish)
+@triton.jit(do_not_specialize=["columns", "first_column", "total_columns", "blocks", "block_stride", "documents", "listed"],
+            do_not_specialize_on_alignment=["SUMS", "X_INDEX", "OUT"])  # fmt: skip
+def add_blocks(
+    SUMS, X_INDEX, OUT, columns: "i32", first_column: "i64", total_columns: "i64", blocks: "i32",
+    block_stride: "i64", documents: "i64", listed: "i32", PAIRS: tl.constexpr, BLOCKS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """SUMS float64 [columns, block_stride], `blocks` of each query side by side → OUT as in `finish`."""
+    if DEPENDENT:
+        gdc_wait()
+    column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    query = tl.program_id(1).to(tl.int64)
+    there = column < columns
+    di = tl.load(X_INDEX + first_column + column, mask=there & (listed != 0), other=0)
+    total = tl.zeros([PAIRS], tl.float64)
+    sums = SUMS + column.to(tl.int64)[:, None] * block_stride + query * blocks
+    block = tl.arange(0, BLOCKS)[None, :]
+    for first in range(0, blocks, BLOCKS):
+        part = tl.load(sums + first + block, mask=there[:, None] & (first + block < blocks), other=0.0)
+        for each in tl.static_range(BLOCKS):
+            total += tl.sum(tl.where(block == each, part, 0.0), axis=1)
+    scores = tl.where((di >= 0) & (di < documents), total.to(tl.float32), float("nan"))
+    tl.store(OUT + query * total_columns + first_column + column, scores, mask=there)
+
+
+class Tile(NamedTuple):
+    """What one program of `finish` takes at a time."""
+
+    pairs: int
+    blocks: int
+    rows: int
+    at_once: int
+    num_warps: int
+
+
+def tile(longest: int | None, segments: int) -> Tile:
+    """For queries of at most `longest` rows, or of any, and documents in so many segments."""
+    if longest is None or longest > 4 * BLOCK_ROWS:
+        return Tile(1, 16, BLOCK_ROWS, 2, 4) if segments <= 2 else Tile(1, 16, BLOCK_ROWS, 16, 8)
+    if longest > BLOCK_ROWS:
+        return Tile(1, 4, BLOCK_ROWS, 4, 4)
+    return Tile(16, 1, BLOCK_ROWS, 1, 4) if segments == 1 else Tile(1, 1, BLOCK_ROWS, 16, 4)
+
+
+KERNEL = Kernel(finish, tensors=slice(0, 7))
+BLOCKS_KERNEL = Kernel(add_blocks, tensors=slice(0, 3))

@@ -1,7 +1,7 @@
 """Row maxima at the rate of Hopper's tensor cores: the copy engine fills a ring, two warpgroups take turns.
 
-    copy warp    ──TMA──▶  ring of document tiles [BD, D]  ──▶  warpgroup 0: rows   0 … BQ/2 of the chunk
-                                                           ──▶  warpgroup 1: rows BQ/2 … BQ
+    copy warp ──TMA──▶ ring of document tiles [BD, D] ──▶ warpgroup 0: rows   0 … BQ/2 of the chunk ──▶ adding
+                                                      ──▶ warpgroup 1: rows BQ/2 … BQ               ──▶ warp
 
 One program stays on an SM with one chunk of BQ query rows and walks over the documents (or segments of
 them) of its group. A product of 64 × 128 tokens per instruction leaves the accumulator in registers and
@@ -14,7 +14,6 @@ from functools import cache
 
 import torch
 import triton.language as tl
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -27,15 +26,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from maxsim.forward.launch import Kernel
+from maxsim.rows import Side
 
 __all__ = ["KERNEL", "REGISTERS", "descriptor", "long_query_hopper", "programs"]
 
-# Of each thread that multiplies: 128 accumulators, and room for the rest. The copy warp needs few.
-REGISTERS = 232
+# Of each thread that multiplies: 128 accumulators, and room for the rest. The other two warps need few.
+REGISTERS, COPY_REGISTERS = 224, gl.constexpr(56)
 
 _RUNTIME = ["q_count", "x_item", "x_rows", "x_ragged", "documents", "listed", "first_column", "columns", "segments",
-            "chunks", "maxima_stride"]  # fmt: skip
-_INDICES = ["X_START", "X_LENGTH", "X_INDEX", "ROWMAX"]
+            "chunks", "maxima_stride", "block_stride", "score_stride"]  # fmt: skip
+_INDICES = ["X_START", "X_LENGTH", "X_MASK", "X_INDEX", "ROWMAX", "SUMS", "SCORES"]
 
 
 @gluon.jit
@@ -44,18 +44,38 @@ def _max_or_nan(a, b):
 
 
 @gluon.jit
-def _item(item, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
+def _sum_rows(maxima, BLOCKS: gl.constexpr, ROWS: gl.constexpr):
+    """As rowsum.sum_rows, in the same order: float64 [BLOCKS]."""
+    total = maxima.to(gl.float64)
+    if ROWS >= 64:
+        total = gl.sum(total.reshape([BLOCKS * 32, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 16, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 8, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 4, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 2, 2]), axis=1)
+    return gl.sum(total.reshape([BLOCKS, 2]), axis=1)
+
+
+@gluon.jit
+def _item(item, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
           BD: gl.constexpr):  # fmt: skip
-    """First row and number of tokens of a work item: a segment of a document, a whole number of tiles."""
-    column, segment = first_column + item // segments, item % segments
-    document = gl.load(X_INDEX + column, mask=listed != 0, other=0)
+    """First row, first mask and number of tokens of a work item: a segment of a document, whole tiles."""
+    column, segment = first_column + item, 0
+    if segments > 1:
+        # A division takes as long as a tile: only where it must be.
+        column, segment = first_column + item // segments, item % segments
+    there = item < items
+    document = gl.load(X_INDEX + column, mask=there & (listed != 0), other=0)
     document = gl.where(listed != 0, document, column.to(gl.int64))
     document = gl.where((document >= 0) & (document < documents), document, 0)
-    start = gl.load(X_START + document, mask=x_ragged != 0, other=0) + document * x_item
-    count = (gl.load(X_LENGTH + document, mask=x_ragged != 0, other=0) + x_rows).to(gl.int32)
-    span = (count + segments * BD - 1) // (segments * BD) * BD
+    start = gl.load(X_START + document, mask=there & (x_ragged != 0), other=0) + document * x_item
+    count = (gl.load(X_LENGTH + document, mask=there & (x_ragged != 0), other=0) + x_rows).to(gl.int32)
+    span = count
+    if segments > 1:
+        span = (count + segments * BD - 1) // (segments * BD) * BD
     low = gl.minimum(segment * span, count)
-    return start.to(gl.int32) + low, gl.minimum(span, count - low)
+    mask_start = gl.where(x_ragged != 0, start, document * x_rows)
+    return start.to(gl.int32) + low, mask_start + low, gl.minimum(span, count - low)
 
 
 @gluon.jit
@@ -70,9 +90,12 @@ def _copy(
     tma.async_copy_global_to_shared(q_desc, [chunk * BQ, 0], q_ready, q_tile.index(0))
     tma.async_copy_global_to_shared(q_desc, [chunk * BQ + HALF, 0], q_ready, q_tile.index(1))
     tile = 0
+    start, _, count = _item(first, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed,
+                            first_column, segments, BD)  # fmt: skip
     for item in range(first, items, step):
-        start, count = _item(item, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed,
-                             first_column, segments, BD)  # fmt: skip
+        # The next item is looked up while this one is copied.
+        next_start, _, next_count = _item(item + step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
+                                          documents, listed, first_column, segments, BD)  # fmt: skip
         for token in range(0, count, BD):
             slot = tile % STAGES
             # The ring starts out empty: the first wait in each slot is for a phase that is already over.
@@ -82,56 +105,143 @@ def _copy(
             mbarrier.expect(full.index(slot), x_desc.block_type.nbytes)
             tma.async_copy_global_to_shared(x_desc, [start + token, 0], full.index(slot), ring.index(slot))
             tile += 1
+        start, count = next_start, next_count
+
+
+@gluon.jit
+def _tile_maxima(query, tokens, mine, other, read, parity, count, live, query_axis: gl.constexpr,
+                 MASKED: gl.constexpr):  # fmt: skip
+    """query [HALF, D] · tokens [WIDTH, D] → the maximum over the first `count` tokens, float32 [HALF].
+
+    Waits for this warpgroup's turn to multiply, and says when the tokens have been read.
+    """
+    HALF: gl.constexpr = query.shape[0]
+    WIDTH: gl.constexpr = tokens.shape[0]
+    wgmma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16])
+    zero = gl.zeros([HALF, WIDTH], gl.float32, wgmma)
+    mbarrier.wait(mine, parity)
+    products = warpgroup_mma(query, tokens.permute((1, 0)), zero, use_acc=False, is_async=True)
+    # Issued, not finished: the other group's products queue up behind these.
+    mbarrier.arrive(other, count=1)
+    products = warpgroup_mma_wait(0, deps=(products,))
+    # The tensor core has read this slot: only now may the copy engine refill it.
+    mbarrier.arrive(read, count=1)
+    if MASKED:
+        live = gl.convert_layout(live, gl.SliceLayout(0, wgmma))
+        products = gl.where(live[None, :], products, float("-inf"))
+    elif count < WIDTH:
+        token = gl.arange(0, WIDTH, gl.SliceLayout(0, wgmma))
+        products = gl.where((token < count)[None, :], products, float("-inf"))
+    return gl.convert_layout(gl.reduce(products, 1, _max_or_nan), query_axis)
 
 
 @gluon.jit
 def _multiply(
-    q_tile, ring, q_ready, full, empty, turn, ROWMAX, q_count, maxima_stride, chunk, first, step, items,
+    q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK, q_count, maxima_stride,
+    chunk, first, step, items,
     X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
-    GROUP: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr,
+    GROUP: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr,
+    SUM_ROWS: gl.constexpr,
 ):  # fmt: skip
     """A warpgroup: maxima of its half of the query rows over every item."""
     HALF: gl.constexpr = BQ // 2
+    NARROW: gl.constexpr = BD // 2
     wgmma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BD, 16])
     query_axis: gl.constexpr = gl.SliceLayout(1, wgmma)
+    token_axis: gl.constexpr = gl.SliceLayout(0, wgmma)
     row = chunk * BQ + GROUP * HALF + gl.arange(0, HALF, query_axis)
-    token_of_column = gl.arange(0, BD, gl.SliceLayout(0, wgmma))
-    zero = gl.zeros([HALF, BD], gl.float32, wgmma)
+    query, mine, other = q_tile.index(GROUP), turn.index(GROUP), turn.index(1 - GROUP)
     mbarrier.wait(q_ready, 0)
-    tile = 0
+    tile, done = 0, 0
+    _, mask_start, count = _item(first, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed,
+                                 first_column, segments, BD)  # fmt: skip
     for item in range(first, items, step):
-        _, count = _item(item, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed,
-                         first_column, segments, BD)  # fmt: skip
+        _, next_mask_start, next_count = _item(item + step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
+                                               documents, listed, first_column, segments, BD)  # fmt: skip
         best = gl.full([HALF], float("-inf"), gl.float32, query_axis)
         for token in range(0, count, BD):
-            slot = tile % STAGES
+            slot, parity, left = tile % STAGES, tile & 1, count - token
+            live = gl.full([BD], True, gl.int1, token_axis)
+            if MASKED:
+                # Asked for here, used after the products.
+                column = gl.arange(0, BD, token_axis)
+                live = gl.load(X_MASK + mask_start + token + column, mask=column < left, other=False)
             mbarrier.wait(full.index(slot), (tile // STAGES) & 1)
-            mbarrier.wait(turn.index(GROUP), tile & 1)
-            products = warpgroup_mma(
-                q_tile.index(GROUP), ring.index(slot).permute((1, 0)), zero, use_acc=False, is_async=True
-            )
-            # Issued, not finished: the other group's products queue up behind these.
-            mbarrier.arrive(turn.index(1 - GROUP), count=1)
-            products = warpgroup_mma_wait(0, deps=(products,))
-            # The tensor core has read this slot: only now may the copy engine refill it.
-            mbarrier.arrive(empty.index(slot), count=1)
-            if token + BD > count:
-                products = gl.where((token + token_of_column < count)[None, :], products, float("-inf"))
-            best = _max_or_nan(best, gl.reduce(products, 1, _max_or_nan))
+            tokens, read = ring.index(slot), empty.index(slot)
+            highest = best
+            if MASKED or left > NARROW:
+                highest = _tile_maxima(query, tokens, mine, other, read, parity, left, live, query_axis, MASKED)
+            else:
+                # The end of a document: half a tile costs half.
+                end = tokens.slice(0, NARROW, dim=0)
+                highest = _tile_maxima(query, end, mine, other, read, parity, left, live, query_axis, False)
+            best = _max_or_nan(best, highest)
             tile += 1
-        gl.store(ROWMAX + item.to(gl.int64) * maxima_stride + row, best, mask=row < q_count)
+        if SUM_ROWS == 0:
+            gl.store(ROWMAX + item.to(gl.int64) * maxima_stride + row, best, mask=row < q_count)
+        else:
+            # Handed to the adding warp through one of two buffers.
+            buffer = done % 2
+            mbarrier.wait(added.index(buffer), ((done // 2) & 1) ^ 1)
+            maxima.index(buffer).slice(GROUP * HALF, HALF).store(best)
+            mbarrier.arrive(ready.index(buffer), count=1)
+            done += 1
+        mask_start, count = next_mask_start, next_count
+
+
+@gluon.jit
+def _add(
+    maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, chunk, first, step, items, first_column,
+    BQ: gl.constexpr, SUM_ROWS: gl.constexpr,
+):  # fmt: skip
+    """The adding warp: row maxima of each item → sums of SUM_ROWS rows, or scores. SUM_ROWS 0: nothing."""
+    if SUM_ROWS != 0:
+        BLOCKS: gl.constexpr = BQ // SUM_ROWS
+        lanes: gl.constexpr = gl.BlockedLayout([BQ // 32], [32], [1], [0])
+        flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+        row = chunk * BQ + gl.arange(0, BQ, lanes)
+        block = chunk * BLOCKS + gl.arange(0, BLOCKS, flat)
+        done = 0
+        for item in range(first, items, step):
+            buffer = done % 2
+            mbarrier.wait(ready.index(buffer), (done // 2) & 1)
+            best = maxima.index(buffer).load(lanes)
+            mbarrier.arrive(added.index(buffer), count=1)
+            sums = gl.convert_layout(_sum_rows(gl.where(row < q_count, best, 0.0), BLOCKS, SUM_ROWS), flat)
+            column = first_column + item
+            if block_stride == 0:
+                # The chunk is the query: blocks in ascending order, each beside exact zeros.
+                total = gl.sum(gl.where(block == 0, sums, 0.0), axis=0)
+                for each in gl.static_range(1, BLOCKS):
+                    total += gl.sum(gl.where(block == each, sums, 0.0), axis=0)
+                gl.store(SCORES + column, total.to(gl.float32))
+            elif block_stride == 1:
+                # A block is a query.
+                score = SCORES + block.to(gl.int64) * score_stride + column
+                gl.store(score, sums.to(gl.float32), mask=block * SUM_ROWS < q_count)
+            else:
+                sum_of = SUMS + item.to(gl.int64) * block_stride + block
+                gl.store(sum_of, sums, mask=block * SUM_ROWS < q_count)
+            done += 1
 
 
 @gluon.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def long_query_hopper(
-    q_desc, x_desc, X_START, X_LENGTH, X_INDEX, ROWMAX,
+    q_desc, x_desc, X_START, X_LENGTH, X_MASK, X_INDEX, ROWMAX, SUMS, SCORES,
     q_count: "i32", x_item: "i64", x_rows: "i64", x_ragged: "i32", documents: "i64", listed: "i32",
     first_column: "i32", columns: "i32", segments: "i32", chunks: "i32", maxima_stride: "i64",
-    D: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    block_stride: "i32", score_stride: "i64",
+    D: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, SUM_ROWS: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """q_desc, x_desc: boxes [BQ/2, D] and [BD, D] of packed rows → ROWMAX [columns, segments, maxima_stride].
+    """q_desc, x_desc: boxes [BQ/2, D] and [BD, D] of packed rows → row maxima, sums of rows, or scores.
 
-    A column is a document, or the document that X_INDEX lists. Grid (chunks · groups,).
+    A column is a document, or the document that X_INDEX lists. What is written:
+    SUM_ROWS 0             ROWMAX [columns, segments, maxima_stride]
+    block_stride 0         SCORES [score_stride]: the chunk is the only query
+    block_stride 1         SCORES [queries, score_stride]: each block of SUM_ROWS rows is a query
+    else                   SUMS float64 [columns, block_stride], one of each SUM_ROWS rows
+    Grid (chunks · groups,).
     """
     program = gl.program_id(0)
     chunk, first, step = program % chunks, program // chunks, gl.num_programs(0) // chunks
@@ -146,6 +256,12 @@ def long_query_hopper(
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=2)  # both warpgroups must have read it
+    maxima = gl.allocate_shared_memory(gl.float32, [2, BQ], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    added = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for buffer in gl.static_range(2):
+        mbarrier.init(ready.index(buffer), count=2)
+        mbarrier.init(added.index(buffer), count=1)
     mbarrier.init(turn.index(0), count=1)
     mbarrier.init(turn.index(1), count=1)
     mbarrier.arrive(turn.index(0), count=1)
@@ -153,25 +269,28 @@ def long_query_hopper(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_multiply, (q_tile, ring, q_ready, full, empty, turn, ROWMAX, q_count, maxima_stride, chunk, first, step,
-                         items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column,
-                         segments, 0, BQ, BD, STAGES)),
-            (_multiply, (q_tile, ring, q_ready, full, empty, turn, ROWMAX, q_count, maxima_stride, chunk, first, step,
-                         items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column,
-                         segments, 1, BQ, BD, STAGES)),
+            (_multiply, (q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK, q_count,
+                         maxima_stride, chunk, first, step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
+                         documents, listed, first_column, segments, 0, BQ, BD, STAGES, MASKED, SUM_ROWS)),
+            (_multiply, (q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK, q_count,
+                         maxima_stride, chunk, first, step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
+                         documents, listed, first_column, segments, 1, BQ, BD, STAGES, MASKED, SUM_ROWS)),
             (_copy, (q_desc, x_desc, q_tile, ring, q_ready, full, empty, chunk, first, step, items,
                      X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
                      BQ, BD, STAGES)),
+            (_add, (maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, chunk, first, step, items,
+                    first_column, BQ, SUM_ROWS)),
         ],
-        [4, 1],
-        [REGISTERS, 24],
+        [4, 1, 1],
+        [REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
     )  # fmt: skip
 
 
-def descriptor(table: Tensor, rows: int, columns: int) -> TensorDescriptor:
+def descriptor(side: Side, rows: int, columns: int) -> TensorDescriptor:
     """What the copy engine needs to know of a row table [R, d]: boxes of rows × columns, zeros past its edges."""
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    return TensorDescriptor(table, list(table.shape), list(table.stride()), [rows, columns], layout)
+    shape, strides = [side.table_rows, side.dim], [side.row_stride, 1]
+    return TensorDescriptor(side.tokens, shape, strides, [rows, columns], layout)
 
 
 @cache
@@ -180,4 +299,4 @@ def programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-KERNEL = Kernel(long_query_hopper)
+KERNEL = Kernel(long_query_hopper, tensors=slice(2, 9))

@@ -1,19 +1,20 @@
 """Compile once, launch in a few microseconds, and count compilations.
 
 Triton's own launch works out its cache key from every argument, at more than 20 µs a call. Here the
-caller names the variant: constants, options and the dtypes of the two token tensors. Sizes are never
-part of it. The interpreter (TRITON_INTERPRET=1) has neither variants nor a fast path.
+caller names the variant, and sizes are never part of the name. The interpreter (TRITON_INTERPRET=1,
+read when Triton is imported) has neither variants nor a fast path.
 """
 
-from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from triton import knobs
 
-__all__ = ["Kernel", "Options", "compilations", "interpreted"]
+__all__ = ["INTERPRETED", "Kernel", "Options", "compilations"]
+
+INTERPRETED = bool(knobs.runtime.interpret)
 
 _compiled_kernels = 0
 
@@ -23,52 +24,51 @@ def compilations() -> int:
     return _compiled_kernels
 
 
-def interpreted() -> bool:
-    """Whether Triton runs kernels in its interpreter, on host tensors."""
-    return bool(knobs.runtime.interpret)
-
-
-@dataclass(frozen=True)
-class Options:
-    """How the compiler lays a kernel out: warps a program, a register limit, stages of loads in flight."""
+class Options(NamedTuple):
+    """Warps a program; whether its launch may overlap the end of the kernel before it."""
 
     num_warps: int
-    maxnreg: int | None = None
+    launch_pdl: bool = False
 
     def keywords(self) -> dict[str, int]:
-        limit = {} if self.maxnreg is None else {"maxnreg": self.maxnreg}
-        return {"num_warps": self.num_warps, **limit}
+        return {"num_warps": self.num_warps, **({"launch_pdl": True} if self.launch_pdl else {})}
+
+
+class _Variant(NamedTuple):
+    """A compiled kernel on one device, and the constants it was compiled for."""
+
+    compiled: Any
+    constants: tuple[Any, ...]
 
 
 class Kernel:
-    """A jitted function and its compiled variants."""
+    """A jitted function and its compiled variants.
 
-    def __init__(self, function: Any) -> None:
+    Its parameters: descriptors, if any; then tensors; then numbers; then constants.
+    """
+
+    def __init__(self, function: Any, tensors: slice) -> None:
         self.function = function
-        self._variants: dict[Hashable, Any] = {}
+        self._tensors = tensors
+        self._variants: dict[Hashable, _Variant] = {}
 
-    def compile(self, device: int, key: Hashable, arguments: tuple[Any, ...], constants: tuple[Any, ...],
-                options: Options) -> Any:  # fmt: skip
-        """The variant for this key, compiled for a device from arguments of its dtypes if it is new."""
-        global _compiled_kernels
-        variant = self._variants.get((device, key))
-        if variant is None:
-            with torch.cuda.device(device):
-                variant = self.function.warmup(*arguments, *constants, grid=(1,), **options.keywords())
-                variant = variant.result() if hasattr(variant, "result") else variant
-                # Loads the binary onto the device; only then is `function` a handle.
-                variant.run  # noqa: B018
-            _compiled_kernels += 1
-            self._variants[(device, key)] = variant
-        return variant
+    def launch(
+        self,
+        grid: tuple[int, int],
+        key: Hashable,
+        arguments: tuple[Any, ...],
+        constants: Callable[[], tuple[Any, ...]],
+        options: Options,
+        device: torch.device,
+    ) -> None:
+        """Run a variant on the current stream of a device; compile it first if its key is new there.
 
-    def launch(self, grid: tuple[int, int], key: Hashable, arguments: tuple[Any, ...], constants: tuple[Any, ...],
-               options: Options, device: torch.device) -> None:  # fmt: skip
-        """Run on the current stream of a device; nothing is allocated and nothing waited for."""
+        `constants` is asked only then. A known variant allocates nothing and waits for nothing.
+        """
         if grid[0] == 0 or grid[1] == 0:
             return
-        if interpreted():
-            self.function[grid](*arguments, *constants, **options.keywords())
+        if INTERPRETED:
+            self.function[grid](*arguments, *constants(), **options.keywords())
             return
         index = device.index
         if index != torch._C._cuda_getDevice():
@@ -77,12 +77,23 @@ class Kernel:
             return
         variant = self._variants.get((index, key))
         if variant is None:
-            variant = self.compile(index, key, arguments, constants, options)
-        stream = torch._C._cuda_getCurrentRawStream(index)
+            variant = self._variants[(index, key)] = self._compile(arguments, constants(), options)
+        compiled = variant.compiled
         # Addresses as integers: Triton's launcher would ask the driver about each tensor.
-        plain = [a.data_ptr() if isinstance(a, Tensor) else a for a in arguments]
-        variant.run(
-            grid[0], grid[1], 1, stream, variant.function, variant.packed_metadata,
-            None, None, None, *plain, *constants,
+        plain = list(arguments)
+        plain[self._tensors] = map(Tensor.data_ptr, arguments[self._tensors])
+        compiled.run(
+            grid[0], grid[1], 1, torch._C._cuda_getCurrentRawStream(index), compiled.function,
+            compiled.packed_metadata, None, None, None, *plain, *variant.constants,
         )  # fmt: skip
 
+    def _compile(self, arguments: tuple[Any, ...], constants: tuple[Any, ...], options: Options) -> _Variant:
+        """For the current device, from arguments of the dtypes and alignments wanted."""
+        global _compiled_kernels
+        compiled = self.function.warmup(*arguments, *constants, grid=(1,), **options.keywords())
+        if hasattr(compiled, "result"):
+            compiled = compiled.result()
+        # Loads the binary onto the device; only then is `function` a handle.
+        _ = compiled.run
+        _compiled_kernels += 1
+        return _Variant(compiled, constants)

@@ -26,7 +26,7 @@ def long_query(
     Q, Q_START, Q_LENGTH, X, X_START, X_LENGTH, X_MASK, Q_INDEX, X_INDEX, ROWMAX,
     q_stride: "i64", q_col: "i64", q_rows: "i64", q_ragged: "i32",
     x_stride: "i64", x_col: "i64", x_item: "i64", x_step: "i64", x_rows: "i64", x_ragged: "i32",
-    queries: "i64", documents: "i64", listed: "i32", packed: "i32", first_column: "i64",
+    queries: "i32", documents: "i32", listed: "i32", packed: "i32", first_column: "i32",
     segments: "i32", chunks: "i32", maxima_stride: "i64",
     D: tl.constexpr, BK: tl.constexpr, BQ: tl.constexpr, BD: tl.constexpr, STAGES: tl.constexpr,
     MASKED: tl.constexpr, ALIGNED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
@@ -41,43 +41,44 @@ def long_query(
         # Strides come in units of 8 elements, so that the compiler knows that 16 bytes can be read at a time.
         q_stride, x_stride = q_stride * 8, x_stride * 8
         q_col, x_col = 1, 1
-    program = tl.program_id(0).to(tl.int64)
+    program = tl.program_id(0)
     chunk, piece = program % chunks, program // chunks
     column, segment = first_column + piece // segments, piece % segments
     qi = tl.load(Q_INDEX + column, mask=listed != 0, other=0)
     di = tl.load(X_INDEX + column, mask=listed != 0, other=0)
     if listed == 0:
-        di = column
+        di = column.to(tl.int64)
     inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
     qi, di = tl.where(inside, qi, 0), tl.where(inside, di, 0)
     x_first = tl.load(X_START + di, mask=x_ragged != 0, other=0) + di * x_item
-    x_count = tl.load(X_LENGTH + di, mask=x_ragged != 0, other=0) + x_rows
+    x_count = (tl.load(X_LENGTH + di, mask=x_ragged != 0, other=0) + x_rows).to(tl.int32)
     x_mask = X_MASK + tl.where(x_ragged != 0, x_first, di * x_rows)
     alone = packed == 0
     q_first = tl.load(Q_START + qi, mask=alone & (q_ragged != 0), other=0) + tl.where(alone, qi * q_rows, 0)
     q_count = tl.load(Q_LENGTH + qi, mask=alone & (q_ragged != 0), other=0) + q_rows
     span = tl.cdiv(tl.cdiv(x_count, segments), BD) * BD
     low = tl.minimum(segment * span, x_count)
-    high = tl.minimum(low + span, x_count)
+    x_mask += low
 
     rows = chunk * BQ + tl.arange(0, BQ)
     there = rows < q_count
     query = Q + (q_first + rows) * q_stride  # [BQ]
-    base, step = X + x_first * x_stride, x_step * x_stride
+    step = x_step * x_stride
+    base, count = X + x_first * x_stride + low * step, tl.minimum(span, x_count - low)
     k, t = tl.arange(0, BK), tl.arange(0, BD)
     lines = t.to(tl.int64)[None, :] * step + k[:, None] * x_col  # [BK, BD]
     best = tl.full([BQ], float("-inf"), tl.float32)
     if BK >= D:
         q = tl.load(query[:, None] + k[None, :] * q_col, mask=there[:, None] & (k < D)[None, :], other=0.0)
         q = q.to(COMPUTE)  # [BQ, BK]
-        whole = low if MASKED else high - (high - low) % BD
-        for first in tl.range(low, whole, BD, num_stages=STAGES):
+        whole = 0 if MASKED else count - count % BD
+        for first in tl.range(0, whole, BD, num_stages=STAGES):
             x = tl.load(base + first * step + lines, mask=(k < D)[:, None], other=0.0)
             products = tl.dot(q, x.to(COMPUTE), input_precision=PRECISION)  # [BQ, BD]
             best = max_or_nan(best, largest(products, 1))
         # The last tile, or all of them under a mask.
-        for first in tl.range(whole, high, BD, num_stages=STAGES):
-            live = first + t < high
+        for first in tl.range(whole, count, BD, num_stages=STAGES):
+            live = first + t < count
             x = tl.load(base + first * step + lines, mask=live[None, :] & (k < D)[:, None], other=0.0)
             if MASKED:
                 live &= tl.load(x_mask + first + t, mask=live, other=0) != 0
@@ -87,10 +88,10 @@ def long_query(
     else:
         K_TILES: tl.constexpr = (D + BK - 1) // BK
         products = tl.zeros([BQ, BD], tl.float32)
-        for i in tl.range(0, tl.cdiv(high - low, BD) * K_TILES, num_stages=STAGES):
-            first = low + (i // K_TILES) * BD
+        for i in tl.range(0, tl.cdiv(count, BD) * K_TILES, num_stages=STAGES):
+            first = (i // K_TILES) * BD
             offset = (i % K_TILES) * BK
-            live = first + t < high
+            live = first + t < count
             wide = offset + k < D
             x = tl.load(base + first * step + offset * x_col + lines, mask=live[None, :] & wide[:, None], other=0.0)
             q = tl.load(query[:, None] + (offset + k)[None, :] * q_col, mask=there[:, None] & wide[None, :], other=0.0)
@@ -101,7 +102,7 @@ def long_query(
                 products = tl.where(live[None, :], products, float("-inf"))
                 best = max_or_nan(best, largest(products, 1))
                 products = tl.zeros([BQ, BD], tl.float32)
-    tl.store(ROWMAX + piece * maxima_stride + rows, best, mask=there)
+    tl.store(ROWMAX + piece.to(tl.int64) * maxima_stride + rows, best, mask=there)
 
 
-KERNEL = Kernel(long_query)
+KERNEL = Kernel(long_query, tensors=slice(0, 10))

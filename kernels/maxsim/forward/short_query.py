@@ -27,9 +27,9 @@ def short_query(
     Q, Q_START, Q_LENGTH, Q_MASK, X, X_START, X_LENGTH, X_MASK, Q_INDEX, X_INDEX, OUT, ROWMAX,
     q_stride: "i64", q_col: "i64", q_item: "i64", q_step: "i64", q_rows: "i64", q_ragged: "i32", q_masked: "i32",
     x_stride: "i64", x_col: "i64", x_item: "i64", x_step: "i64", x_rows: "i64", x_ragged: "i32",
-    queries: "i64", documents: "i64", listed: "i32", segments: "i32", maxima_stride: "i64",
+    queries: "i32", documents: "i32", listed: "i32", segments: "i32", maxima_stride: "i64",
     D: tl.constexpr, BK: tl.constexpr, BQ: tl.constexpr, BD: tl.constexpr, STAGES: tl.constexpr,
-    MASKED: tl.constexpr, ALIGNED: tl.constexpr, CHUNKED: tl.constexpr, PREFETCH: tl.constexpr,
+    MASKED: tl.constexpr, ALIGNED: tl.constexpr, CHUNKED: tl.constexpr,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Operands as `rows.Side` describes them. Grid (pairs · segments,).
@@ -40,19 +40,20 @@ def short_query(
         # Strides come in units of 8 elements, so that the compiler knows that 16 bytes can be read at a time.
         q_stride, x_stride = q_stride * 8, x_stride * 8
         q_col, x_col = 1, 1
-    cell = tl.program_id(0).to(tl.int64)
+    cell = tl.program_id(0)
+    # Divisions in 32 bits: a 64-bit one takes a hundred instructions.
     pair, segment = cell // segments, cell % segments
     # Which query and document. A load that is switched off costs no memory access.
     qi = tl.load(Q_INDEX + pair, mask=listed != 0, other=0)
     di = tl.load(X_INDEX + pair, mask=listed != 0, other=0)
     if listed == 0:
-        qi, di = pair // documents, pair % documents
+        qi, di = (pair // documents).to(tl.int64), (pair % documents).to(tl.int64)
     inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
     qi, di = tl.where(inside, qi, 0), tl.where(inside, di, 0)
     x_first = tl.load(X_START + di, mask=x_ragged != 0, other=0) + di * x_item
-    x_count = tl.load(X_LENGTH + di, mask=x_ragged != 0, other=0) + x_rows
+    x_count = (tl.load(X_LENGTH + di, mask=x_ragged != 0, other=0) + x_rows).to(tl.int32)
     q_first = tl.load(Q_START + qi, mask=q_ragged != 0, other=0) + qi * q_item
-    q_count = tl.load(Q_LENGTH + qi, mask=q_ragged != 0, other=0) + q_rows
+    q_count = (tl.load(Q_LENGTH + qi, mask=q_ragged != 0, other=0) + q_rows).to(tl.int32)
     # Masks are numbered like the tokens of a dense operand, or like the rows of a packed one.
     x_mask = X_MASK + tl.where(x_ragged != 0, x_first, di * x_rows)
     q_mask = Q_MASK + tl.where(q_ragged != 0, q_first, qi * q_rows)
@@ -60,29 +61,26 @@ def short_query(
     span = tl.cdiv(tl.cdiv(x_count, segments), BD) * BD
     low = tl.minimum(segment * span, x_count)
     high = tl.minimum(low + span, x_count)
-    base = X + x_first * x_stride
     step = x_step * x_stride
-    if PREFETCH:
-        _prefetch(base + low * step, (high - low) * (D * (X.dtype.element_ty.primitive_bitwidth // 8)))
-
+    base = X + x_first * x_stride + low * step
     total = tl.zeros([1], tl.float64)
     chunks = 1
     if CHUNKED:
-        chunks = tl.maximum(tl.cdiv(q_count, BQ), 1).to(tl.int32)
+        chunks = tl.maximum(tl.cdiv(q_count, BQ), 1)
     row = tl.arange(0, BQ)
     for chunk in range(chunks):
         rows = chunk * BQ + row
         there = rows < q_count
         query = Q + (q_first + rows.to(tl.int64) * q_step) * q_stride  # [BQ]
         best = _maxima(
-            query, there, q_col, base, step, x_col, x_mask, low, high,
+            query, there, q_col, base, step, x_col, x_mask + low, high - low,
             D, BK, BQ, BD, STAGES, MASKED, COMPUTE, PRECISION,
         )  # fmt: skip
         if segments == 1:
             live = there & (tl.load(q_mask + rows, mask=there & (q_masked != 0), other=1) != 0)
             total += sum_rows(tl.where(live, best, 0.0), 1, BQ)
         else:
-            tl.store(ROWMAX + cell * maxima_stride + rows, best)
+            tl.store(ROWMAX + cell.to(tl.int64) * maxima_stride + rows, best)
     if segments == 1:
         score = tl.where(inside, total.to(tl.float32), float("nan"))
         tl.store(OUT + pair + tl.arange(0, 1), score)
@@ -90,19 +88,19 @@ def short_query(
 
 @triton.jit
 def _maxima(
-    query, there, q_col, base, step, x_col, x_mask, low, high,
+    query, there, q_col, base, step, x_col, x_mask, count,
     D: tl.constexpr, BK: tl.constexpr, BQ: tl.constexpr, BD: tl.constexpr, STAGES: tl.constexpr,
     MASKED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The largest inner product of each query row with tokens [low, high) of a document, float32 [BQ]."""
+    """The largest inner product of each query row with `count` tokens from `base` on, float32 [BQ]."""
     k, t = tl.arange(0, BK), tl.arange(0, BD)
     lines = t.to(tl.int64)[:, None] * step + k[None, :] * x_col  # [BD, BK]
     best = tl.full([BD, BQ], float("-inf"), tl.float32)
     if BK >= D:
         q = tl.load(query[None, :] + k[:, None] * q_col, mask=there[None, :] & (k < D)[:, None], other=0.0)
         q = q.to(COMPUTE)  # [BK, BQ]
-        for first in tl.range(low, high, BD, num_stages=STAGES):
-            live = first + t < high
+        for first in tl.range(0, count, BD, num_stages=STAGES):
+            live = first + t < count
             x = tl.load(base + first * step + lines, mask=live[:, None] & (k < D)[None, :], other=0.0)
             if MASKED:
                 live &= tl.load(x_mask + first + t, mask=live, other=0) != 0
@@ -112,10 +110,10 @@ def _maxima(
         # Wide rows: tokens × columns in one flat loop, so that loads run ahead across tokens too.
         K_TILES: tl.constexpr = (D + BK - 1) // BK
         products = tl.zeros([BD, BQ], tl.float32)
-        for i in tl.range(0, tl.cdiv(high - low, BD) * K_TILES, num_stages=STAGES):
-            first = low + (i // K_TILES) * BD
+        for i in tl.range(0, tl.cdiv(count, BD) * K_TILES, num_stages=STAGES):
+            first = (i // K_TILES) * BD
             column = (i % K_TILES) * BK
-            live = first + t < high
+            live = first + t < count
             wide = column + k < D
             x = tl.load(base + first * step + column * x_col + lines, mask=live[:, None] & wide[None, :], other=0.0)
             q = tl.load(query[None, :] + (column + k)[:, None] * q_col, mask=there[None, :] & wide[:, None], other=0.0)
@@ -128,26 +126,4 @@ def _maxima(
     return largest(best, 0)
 
 
-@triton.jit
-def _prefetch(start, size_bytes):
-    """Ask for the first rows of a document to be brought to L2, before anything waits for anything."""
-    size = tl.minimum(size_bytes, 32768).to(tl.int32) // 16 * 16
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred first, both;
-        .reg .b32 thread;
-        mov.u32 thread, %tid.x;
-        setp.eq.u32 first, thread, 0;
-        setp.gt.and.s32 both, $2, 0, first;
-        @both cp.async.bulk.prefetch.L2.global [$1], $2;
-        mov.u32 $0, 0;
-        }""",
-        "=r,l,r",
-        [start.to(tl.int64), size],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-KERNEL = Kernel(short_query)
+KERNEL = Kernel(short_query, tensors=slice(0, 12))

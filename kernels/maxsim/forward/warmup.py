@@ -9,6 +9,7 @@ import torch
 from maxsim.forward import backend
 from maxsim.forward.choose import Choice, configs, runs_on
 from maxsim.forward.launch import compilations
+from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Parts, Side, side
 
 __all__ = ["Warmup", "cases", "warmup"]
@@ -35,20 +36,42 @@ def warmup(dims: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.dev
 def cases(
     dims: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.device
 ) -> Iterator[tuple[Choice, Side, Side]]:
-    """One launch for every compiled variant: (choice, one query of one row, one document of one token)."""
+    """Launches that between them need every variant: (choice, queries, one document of one token)."""
     for dim in dims:
         for dtype in dtypes:
-            for query_dtype in {dtype, torch.float32}:
-                tokens = torch.ones(1, dim, dtype=dtype, device=device)
-                left = side(Parts(torch.ones(1, dim, dtype=query_dtype, device=device)), None, "query")
+            for query_dtype in sorted({dtype, torch.float32}, key=str):
                 compute = dtype if query_dtype == dtype else torch.float32
-                for name, config in configs(dim, compute).items():
-                    if not runs_on(config, device):
-                        continue
-                    for masked in (False, True):
-                        if masked and config.kernel == "hopper":
+                for masked in (False, True):
+                    mask = torch.ones(1, dtype=torch.bool, device=device) if masked else None
+                    right = side(Parts(torch.ones(1, dim, dtype=dtype, device=device)), mask, "document")
+                    for name, config in configs(dim, compute).items():
+                        if not runs_on(config, device):
                             continue
-                        mask = torch.ones(1, dtype=torch.bool, device=device) if masked else None
-                        right = side(Parts(tokens), mask, "document")
-                        for chunked in (False, True) if name == "short-64" else (False,):
-                            yield Choice(name, "warm-up", config, 1, chunked), left, right
+                        for form, left in _queries(dim, query_dtype, device).items():
+                            if form in _FORMS[config.kernel]:
+                                segments = 3 if form.startswith("split") else 1
+                                yield Choice(name, "warm-up", config, segments, form == "unknown"), left, right
+
+
+# Which forms of queries make a kernel, or the one that finishes its work, a variant of its own.
+_FORMS = {
+    "short_query": ("one", "unknown", "split"),
+    "long_query": ("unknown", "ragged", "ragged, some blocks", "split", "split long"),
+    "hopper": ("one", "long", "many", "ragged", "ragged, some blocks", "unknown", "split", "split long"),
+}
+
+
+def _queries(dim: int, dtype: torch.dtype, device: torch.device) -> dict[str, Side]:
+    index = torch.arange(2, device=device)
+    row, two = (torch.ones(n, dim, dtype=dtype, device=device) for n in (1, 2))
+    forms = {
+        "one": Parts(row),
+        "split": Parts(row),
+        "split long": Parts(torch.ones(4 * BLOCK_ROWS + 1, dim, dtype=dtype, device=device)),
+        "long": Parts(torch.ones(BLOCK_ROWS + 1, dim, dtype=dtype, device=device)),
+        "many": Parts(torch.ones(2, BLOCK_ROWS // 2, dim, dtype=dtype, device=device)),
+        "ragged": Parts(two, index, torch.ones_like(index), 1),
+        "ragged, some blocks": Parts(two, index, torch.ones_like(index), 2 * BLOCK_ROWS),
+        "unknown": Parts(two, index, torch.ones_like(index)),
+    }
+    return {form: side(parts, None, "query") for form, parts in forms.items()}

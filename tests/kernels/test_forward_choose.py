@@ -1,0 +1,240 @@
+"""The frozen table: which kernel, configuration and number of segments each shape gets, and on what GPU."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import maxsim
+from maxsim import dispatch
+from maxsim.rows import Parts, side
+
+pytestmark = pytest.mark.skipif(not dispatch._has_triton(), reason="Triton is not installed")
+
+FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    from maxsim.forward import choose
+
+    # Where kernels are interpreted, bfloat16 is computed in float32.
+    monkeypatch.setattr(choose, "INTERPRETED", False)
+    return choose
+
+
+@pytest.fixture
+def h200(choose, monkeypatch):
+    monkeypatch.setattr(choose, "_processors", lambda device: 132)
+    monkeypatch.setattr(choose, "_hopper", lambda device: True)
+    return choose
+
+
+@pytest.fixture
+def a100(choose, monkeypatch):
+    monkeypatch.setattr(choose, "_processors", lambda device: 108)
+    monkeypatch.setattr(choose, "_hopper", lambda device: False)
+    return choose
+
+
+def dense(items, rows, dim=128, dtype=FP16):
+    """Only sizes matter here: no memory behind it."""
+    return torch.empty(items, rows, dim, dtype=dtype, device="meta")
+
+
+def sides(queries, documents, mask=None):
+    return side(Parts(queries), None, "query"), side(Parts(documents), mask, "document")
+
+
+def packed(rows, items, longest, dim=128, dtype=FP16):
+    """A Ragged's parts; longest None where nobody has looked."""
+    index = torch.empty(items, dtype=torch.int64, device="meta")
+    return side(
+        Parts(torch.empty(rows, dim, dtype=dtype, device="meta"), index, index, longest), None, "packed"
+    )
+
+
+def config_of(choice):
+    return choice.config.key.split()[0]
+
+
+# (Nq, Lq), (Nd, Ld), d, dtype → kernel, configuration, segments of a document
+ON_H200 = [
+    ((1, 1), (1000, 300), 128, FP16, "short-query", "short-32", 1),
+    ((1, 32), (1000, 300), 128, FP16, "short-query", "short-32", 1),
+    ((1, 33), (1000, 1024), 128, FP16, "short-query", "short-64", 1),
+    ((1, 64), (1000, 1024), 128, BF16, "short-query", "short-64", 1),
+    ((1, 32), (1000, 300), 1024, FP16, "short-query", "short-32", 1),
+    ((1, 32), (1000, 300), 128, FP32, "short-query", "short-32", 1),
+    ((1, 32), (100, 1024), 128, FP16, "split-document", "short-32", 8),
+    ((1, 32), (1, 8192), 128, FP16, "split-document", "short-32", 64),
+    ((1, 64), (263, 256), 128, FP16, "split-document", "short-64", 2),
+    ((1, 32), (264, 256), 128, FP16, "short-query", "short-32", 1),
+    ((1, 32), (100, 255), 128, FP16, "short-query", "short-32", 1),
+    ((1, 65), (1000, 1024), 128, FP16, "long-query-hopper", "hopper-128", 1),
+    ((1, 128), (1000, 1024), 128, FP16, "long-query-hopper", "hopper-128", 1),
+    ((1, 129), (1000, 1024), 128, FP16, "long-query-hopper", "hopper-256", 1),
+    ((1, 300), (1000, 1024), 128, FP16, "long-query-hopper", "hopper-128", 1),
+    ((1, 1024), (1000, 1024), 64, BF16, "long-query-hopper", "hopper-256", 1),
+    ((1, 128), (1000, 1024), 16, FP16, "long-query-hopper", "hopper-128", 1),
+    ((1, 1024), (1000, 1024), 256, FP16, "long-query-hopper", "hopper-128", 1),
+    ((1, 128), (1000, 1024), 320, FP16, "long-query", "long", 2),
+    ((1, 128), (1000, 1024), 128, FP32, "long-query", "long", 2),
+    ((8, 32), (1000, 300), 128, FP16, "multi-query-hopper", "hopper-256", 1),
+    ((64, 1024), (64, 1024), 128, FP16, "multi-query-hopper", "hopper-256", 1),
+    ((2, 17), (5, 7), 320, FP16, "multi-query", "long", 1),
+    ((8, 32), (1000, 300), 128, FP32, "multi-query", "long", 1),
+]  # fmt: skip
+ON_A100 = [
+    ((1, 32), (1000, 300), 128, FP16, "short-query", "short-32", 1),
+    ((1, 32), (100, 1024), 128, FP16, "split-document", "short-32", 8),
+    ((1, 64), (263, 256), 128, FP16, "short-query", "short-64", 1),
+    ((1, 65), (1000, 1024), 128, FP16, "long-query", "long", 1),
+    ((1, 1024), (10, 8192), 128, BF16, "long-query", "long", 11),
+    ((8, 32), (1000, 300), 128, FP16, "multi-query", "long", 1),
+    ((2, 17), (5, 7), 96, FP32, "multi-query", "long", 1),
+]  # fmt: skip
+
+
+def readable(rows):
+    form = "Nq{0[0]}-Lq{0[1]} Nd{1[0]}-Ld{1[1]} d{2} {3}"
+    return [pytest.param(*row, id=form.format(*row[:3], str(row[3]).removeprefix("torch."))) for row in rows]
+
+
+columns = ("queries", "documents", "dim", "dtype", "name", "config", "segments")
+
+
+@pytest.mark.parametrize(columns, readable(ON_H200))
+def test_on_an_h200(h200, queries, documents, dim, dtype, name, config, segments):
+    choice = h200.choose(*sides(dense(*queries, dim, dtype), dense(*documents, dim, dtype)))
+    assert (choice.name, config_of(choice), choice.segments) == (name, config, segments)
+    assert choice.config in h200.configs(dim, dtype).values()
+    assert choice.reason
+    assert not choice.chunked
+
+
+@pytest.mark.parametrize(columns, readable(ON_A100))
+def test_on_an_a100(a100, queries, documents, dim, dtype, name, config, segments):
+    choice = a100.choose(*sides(dense(*queries, dim, dtype), dense(*documents, dim, dtype)))
+    assert (choice.name, config_of(choice), choice.segments) == (name, config, segments)
+
+
+@pytest.mark.parametrize("query_rows", [32, 1024], ids="Lq{}".format)
+def test_without_splitting(h200, query_rows):
+    operands = sides(dense(1, query_rows), dense(2, 8192))
+    assert h200.choose(*operands).segments > 1
+    with h200.without_splitting():
+        assert h200.choose(*operands).segments == 1
+    assert h200.choose(*operands).segments > 1
+
+
+def test_segments_are_as_many_as_fill_the_chip_but_none_is_short(h200):
+    for items in (1, 7, 100):
+        segments = [
+            h200.choose(*sides(dense(1, 32), dense(items, n))).segments for n in (255, 256, 1000, 10**6)
+        ]
+        assert segments[:3] == [1, 2, 7]
+        assert segments[3] == -(-8 * 132 // items)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(lambda x: x[..., 1:129], id="from an odd address"),
+        pytest.param(lambda x: x[..., ::2], id="every second column"),
+        pytest.param(lambda x: x[:, ::3], id="every third token"),
+        pytest.param(
+            lambda x: x.transpose(1, 2)[:, :128].contiguous().transpose(1, 2), id="columns outermost"
+        ),
+    ],
+)
+def test_what_the_copy_engine_cannot_read_goes_to_the_portable_kernel(h200, view):
+    # Real memory: an address has to be odd.
+    documents, straight = view(torch.empty(3, 256, 256, dtype=FP16)), torch.empty(3, 256, 128, dtype=FP16)
+    width = documents.shape[-1]
+    queries = torch.empty(1, 128, width, dtype=FP16)
+    assert h200.choose(*sides(queries, straight[..., :width])).name == "long-query-hopper"
+    assert h200.choose(*sides(queries, documents)).name == "long-query"
+
+
+def test_two_dtypes_are_computed_in_float32_by_the_portable_kernel(h200):
+    for queries, documents in ((FP32, FP16), (FP16, BF16), (BF16, FP32)):
+        choice = h200.choose(*sides(dense(1, 128, dtype=queries), dense(9, 300, dtype=documents)))
+        assert choice.name == "long-query"
+        assert choice.config == h200.configs(128, FP32)["long"]
+
+
+@pytest.mark.parametrize("query_rows", [32, 64], ids="Lq{}".format)
+def test_a_mask_changes_no_short_kernel(h200, query_rows):
+    mask = torch.empty(1000, 300, dtype=torch.bool, device="meta")
+    queries, documents = dense(1, query_rows), dense(1000, 300)
+    assert h200.choose(*sides(queries, documents, mask)) == h200.choose(*sides(queries, documents))
+
+
+@pytest.mark.parametrize("pairs", [None, 300], ids=["all pairs", "a work list"])
+def test_query_rows_nobody_has_counted_are_taken_in_chunks(h200, pairs):
+    choice = h200.choose(packed(500, 1, None), packed(9000, 300, 100), pairs)
+    assert (choice.name, config_of(choice), choice.chunked, choice.segments) == (
+        "short-query", "short-64", True, 1,
+    )  # fmt: skip
+
+
+def test_documents_nobody_has_measured_are_not_split(h200):
+    for rows in (9, 900):
+        assert h200.choose(packed(rows, 1, rows), packed(10**6, 3, None)).segments == 1
+
+
+def test_queries_scattered_over_a_large_store_are_taken_one_by_one(h200):
+    documents = packed(9000, 300, 100)
+    near, far = packed(4000, 4, 100), packed(10**6, 4, 100)
+    assert h200.choose(near, documents).name == "multi-query-hopper"
+    choice = h200.choose(far, documents)
+    assert (choice.name, config_of(choice), choice.chunked) == ("short-query", "short-64", True)
+    assert h200.choose(packed(10**6, 4, 30), documents).name == "short-query"
+
+
+def test_scattered_queries_are_never_split(h200):
+    # A column of split work is a document: the pairs of several queries would need columns of their own.
+    for queries in (dense(4, 32)[::2], dense(2, 64)[:, ::2]):
+        assert h200.choose(*sides(queries, dense(3, 8192))).segments == 1
+
+
+def test_work_list_of_several_queries(h200):
+    queries, documents = packed(400, 8, 64), packed(9000, 300, 100)
+    assert config_of(h200.choose(queries, documents, 1000)) == "short-64"
+    assert h200.choose(packed(400, 8, 65), documents, 1000).name == "long-query"
+    assert h200.choose(packed(65, 1, 65), documents, 1000).name == "long-query-hopper"
+
+
+@pytest.mark.parametrize("dim", [16, 48, 96, 128, 200, 256, 320, 768, 1024], ids="d{}".format)
+@pytest.mark.parametrize("dtype", [FP16, BF16, FP32], ids=["fp16", "bf16", "fp32"])
+def test_every_width_and_dtype_has_its_portable_configurations(choose, dim, dtype):
+    configs = choose.configs(dim, dtype)
+    assert {"short-32", "short-64", "long"} <= set(configs)
+    assert ("hopper-128" in configs) == (dim <= 256 and dtype != FP32)
+    assert len({config.key for config in configs.values()}) == len(configs)
+    for config in configs.values():
+        assert choose.runs_on(config, torch.device("cpu")) == (config.kernel != "hopper")
+
+
+def test_scoring_on_a_cpu_imports_no_triton():
+    script = textwrap.dedent("""
+        import sys, torch, maxsim
+        documents = maxsim.Ragged.from_list([torch.randn(n, 32) for n in (3, 5)])
+        maxsim.score(torch.randn(4, 32), documents)
+        maxsim.score_pairs(torch.randn(4, 32), documents, torch.tensor([0]), torch.tensor([1]))
+        maxsim.plan(torch.randn(4, 32), documents)
+        maxsim.explain(torch.randn(4, 32), documents[0])
+        assert maxsim.compilations() == 0
+        print(sorted(name for name in sys.modules if name.startswith(("triton", "maxsim.forward"))))
+    """)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_warmup_refuses_a_device_that_compiles_nothing():
+    with pytest.raises(maxsim.DeviceError, match="device: a CUDA device wanted, got cpu"):
+        maxsim.warmup(device="cpu")
