@@ -11,7 +11,7 @@
 ARG PYTHON_VERSION=3.12
 
 FROM python:${PYTHON_VERSION}-slim AS wheel
-# For the compiled CPU kernel; without a compiler the wheel has the PyTorch one alone.
+# For the compiled CPU kernel, look-up and writer; without a compiler the wheel has those in Python alone.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

@@ -10,7 +10,6 @@ The total is measured by the client, from before the request is written to after
 import argparse
 import base64
 import json
-import re
 import socket
 import statistics
 import sys
@@ -47,16 +46,16 @@ FORMS: dict[str, Callable[[np.ndarray, list[str]], tuple[bytes, str]]] = {
 }
 
 
-def read_answer(connection: socket.socket) -> bytes:
-    """The body of one answer, which must announce its length."""
-    received = connection.recv(1 << 18)
-    while (split := received.find(b"\r\n\r\n")) < 0:
-        received += connection.recv(1 << 18)
-    head = received[:split].lower()
-    end = split + 4 + int(re.search(rb"content-length: (\d+)", head)[1])  # type: ignore[index]
-    while len(received) < end:
-        received += connection.recv(1 << 18)
-    return received[split + 4 :]
+def read_answer(connection: socket.socket, buffer: bytearray) -> memoryview:
+    """The body of one answer, which must announce its length, as a part of the buffer."""
+    received = connection.recv_into(buffer)
+    while (split := buffer.find(b"\r\n\r\n", 0, received)) < 0:
+        received += connection.recv_into(memoryview(buffer)[received:])
+    at = buffer.index(b"content-length: ", 0, split) + len("content-length: ")
+    end = split + 4 + int(buffer[at : buffer.index(b"\r\n", at)])
+    while received < end:
+        received += connection.recv_into(memoryview(buffer)[received:])
+    return memoryview(buffer)[split + 4 : end]
 
 
 def measure(url: str, form: str, ids: list[str], requests: int, candidates: int) -> dict[str, float]:
@@ -71,6 +70,7 @@ def measure(url: str, form: str, ids: list[str], requests: int, candidates: int)
         query = rng.standard_normal((QUERY_TOKENS, DIM)).astype(np.float16)
         bodies.append(FORMS[form](query, [ids[i] for i in rng.permutation(len(ids))[:candidates]]))
     answers = []
+    buffer = bytearray(1 << 22)
     host, port = urlsplit(url).hostname, urlsplit(url).port
     with socket.create_connection((str(host), port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -82,8 +82,8 @@ def measure(url: str, form: str, ids: list[str], requests: int, candidates: int)
             request = head.encode() + body
             started = time.perf_counter()
             connection.sendall(request)
-            content = read_answer(connection)
-            answers.append((time.perf_counter() - started, content))
+            content = read_answer(connection, buffer)
+            answers.append((time.perf_counter() - started, bytes(content)))
     decode = msgspec.msgpack.decode if form == "msgpack" else msgspec.json.decode
     rows = []
     for total_s, content in answers[WARM_UP:]:

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from maxsim.errors import DTypeError, ShapeError
 
-__all__ = ["TopK", "top_k"]
+__all__ = ["TopK", "order", "top_k"]
 
 SORTED_WHOLE = 16_384
 
@@ -47,13 +48,20 @@ def top_k(scores: Tensor, k: int) -> TopK:
     return TopK(scores.gather(-1, indices), indices)
 
 
+def order(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Positions [k] of the k best of scores [N], k ≤ N, in the order of `top_k`; no tensor for a few."""
+    if len(scores) > SORTED_WHOLE:
+        return _best(torch.from_numpy(scores), k).numpy()
+    # One stable sort; numpy puts NaN last by itself.
+    return (-scores).argsort(kind="stable")[:k]
+
+
 def _best(scores: Tensor, k: int) -> Tensor:
     """Positions of the k best of scores [N], k ≤ N, int64 [k]."""
     if k == 0:
         return torch.empty(0, dtype=torch.int64, device=scores.device)
     if scores.device.type == "cpu" and len(scores) <= SORTED_WHOLE and scores.dtype == torch.float32:
-        # One stable sort; numpy puts NaN last by itself.
-        return torch.from_numpy(np.argsort(-scores.numpy(), kind="stable")[:k])
+        return torch.from_numpy(order(scores.numpy(), k))
     nan = scores.isnan()
     ranked = scores.masked_fill(nan, -torch.inf)
     threshold = torch.topk(ranked, k, sorted=False).values.min()

@@ -4,7 +4,7 @@ build_starting_api(metrics)     starting: until the store is loaded
 build_api(deps)     factory
 ├── middleware      request id, metrics, API key
 ├── rerank, search, collections, documents, operations      the routes, one module a family
-│   └── query, uploads, answers                             what they share
+│   └── query, uploads, answers, rows                       what they share
 ├── schemas, content, matrices, bulk, splitter              bodies: their shape, and how they are read
 └── wire            errors as status and body, in one place
 """

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from itertools import repeat
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -80,14 +81,17 @@ def answer(
     deps: ApiDeps,
     clock: Clock,
     ranking: Ranking,
-    results: list[Result],
+    results: list[Result] | msgspec.Raw,
     *,
     kind: str,
     query_tokens: int,
     collection: str | None,
     ids: Sequence[str],
 ) -> Response:
-    """The whole answer in the format the client asks for; an unknown id is named once in `missing`."""
+    """The whole answer in the format the client asks for; an unknown id is named once in `missing`.
+
+    `results` may be written in that format already.
+    """
     timings_s = clock.timings_s | ranking.timings_s
     return reply(
         request,
@@ -95,7 +99,7 @@ def answer(
             id=request.state.request_id,
             object=kind,
             model=deps.model_name,
-            results=results,
+            results=cast(list[Result], results),
             missing=list(dict.fromkeys(ids[i] for i in ranking.missing.tolist())),
             usage=Usage(query_tokens, ranking.document_tokens),
             meta=RankMeta(

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..engine import Candidates, InlineCandidates, StoredCandidates
+from ..engine import Candidates, InlineCandidates, Ranking, StoredCandidates
 from ..errors import InvalidInput
+from ..store import Collection
 from .answers import answer, checked_count, ranked, show_stored
-from .content import Codec, Format, format_of, read_body
+from .content import Codec, Format, format_of, read_body, wants_msgpack
 from .deps import ApiDeps, Limits
 from .hangup import HangUp
 from .openapi import documented
@@ -27,7 +28,16 @@ from .query import (
     parsed_document,
     parsed_query,
 )
-from .schemas import Answer, Document, InlineDocument, NestedVectors, PackedVectors, RerankRequest
+from .rows import rows
+from .schemas import (
+    Answer,
+    Document,
+    InlineDocument,
+    NestedVectors,
+    PackedVectors,
+    RerankRequest,
+    Result,
+)
 
 __all__ = ["add_routes"]
 
@@ -86,13 +96,7 @@ async def _rerank(request: Request, deps: ApiDeps) -> Response:
             deadline_s=clock.left_s,
         )
     with clock.stage("serialize"):
-        results = ranked(ranking, asked.ids, with_index=True)
-        if asked.body.return_documents and collection is not None:
-            await show_stored(results, collection, request)
-        elif asked.body.return_documents:
-            for result, position in zip(results, ranking.positions.tolist(), strict=True):
-                document = asked.documents[position]
-                result.document = Document(text=document) if isinstance(document, str) else UNSET
+        results = await _results(request, asked, ranking, collection)
         return answer(
             request,
             deps,
@@ -104,6 +108,23 @@ async def _rerank(request: Request, deps: ApiDeps) -> Response:
             collection=None if collection is None else name,
             ids=asked.ids,
         )
+
+
+async def _results(
+    request: Request, asked: _Asked, ranking: Ranking, collection: Collection | None
+) -> list[Result] | Raw:
+    if collection is not None and not asked.body.return_documents:
+        written = rows(ranking, asked.ids, msgpack=wants_msgpack(request))
+        if written is not None:
+            return written
+    results = ranked(ranking, asked.ids, with_index=True)
+    if asked.body.return_documents and collection is not None:
+        await show_stored(results, collection, request)
+    elif asked.body.return_documents:
+        for result, position in zip(results, ranking.positions.tolist(), strict=True):
+            document = asked.documents[position]
+            result.document = Document(text=document) if isinstance(document, str) else UNSET
+    return results
 
 
 def _parse(data: bytes | bytearray, form: Format, limits: Limits) -> _Asked:

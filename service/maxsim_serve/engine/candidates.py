@@ -6,7 +6,6 @@ as late as possible, so that a request sees the store as it is when it is scored
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -18,9 +17,9 @@ from ..store import Collection, Part
 __all__ = ["Candidates", "InlineCandidates", "Resolved", "StoredCandidates", "WholeCollection"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Resolved:
-    """Spans to score. `count` positions exist; those in no part are missing.
+    """Spans to score, `tokens` document rows in all. `count` positions exist; those in no part are missing.
 
     `ids` names the documents by position where the caller did not (a whole collection).
     """
@@ -28,12 +27,8 @@ class Resolved:
     parts: Sequence[Part]
     count: int
     missing: NDArray[np.int64]
+    tokens: int
     ids: Sequence[str] | None = None
-
-    @cached_property
-    def tokens(self) -> int:
-        """Document rows in all parts."""
-        return sum(int(part.lengths.numpy().sum()) for part in self.parts)
 
 
 class Candidates(Protocol):
@@ -69,7 +64,7 @@ class StoredCandidates(_OfCollection):
 
     def resolve(self) -> Resolved:
         located = self.collection.locate(self.ids)
-        return Resolved(located.parts, len(self.ids), located.missing)
+        return Resolved(located.parts, len(self.ids), located.missing, located.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,7 @@ class WholeCollection(_OfCollection):
     def resolve(self) -> Resolved:
         snapshot = self.collection.snapshot()
         count = sum(len(part.positions) for part in snapshot.parts)
-        return Resolved(snapshot.parts, count, np.empty(0, dtype=np.int64), snapshot.ids)
+        return Resolved(snapshot.parts, count, np.empty(0, dtype=np.int64), snapshot.tokens, snapshot.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +96,4 @@ class InlineCandidates:
         tokens = torch.from_numpy(np.concatenate([np.asarray(v, dtype=np.float32) for v in self.vectors]))
         count = len(self.vectors)
         part = Part(tokens, lengths.cumsum(0) - lengths, lengths, torch.arange(count))
-        return Resolved([part], count, np.empty(0, dtype=np.int64))
+        return Resolved([part], count, np.empty(0, dtype=np.int64), len(tokens))

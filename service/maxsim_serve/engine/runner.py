@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 import maxsim
+from maxsim.topk import order
 
 from ..errors import OutOfMemory
 from ..metrics import STAGES, Metrics
@@ -129,14 +130,14 @@ def _rank(work: _Work, scores: torch.Tensor, kernel: str) -> Ranking:
     found = resolved.count - len(resolved.missing)
     # Missing positions hold −∞, which nothing stored scores: the best `found` are those that exist.
     wanted = found if job.top_n is None else min(job.top_n, found)
-    best = maxsim.top_k(scores, wanted)
-    positions = best.indices.numpy()
+    by_position = scores.numpy()
+    positions = order(by_position, wanted)
     ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
     explanations = _explain(job.query, resolved, positions.tolist()) if job.explain else None
     work.timings_s["topk"] = time.perf_counter() - started
     return Ranking(
         positions=positions,
-        scores=best.values.numpy(),
+        scores=by_position[positions],
         ids=ids,
         missing=resolved.missing,
         candidates=resolved.count,

@@ -8,16 +8,17 @@ written again, so what a reader got stays true for as long as it holds it.
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from .lookup import LENGTH, SEGMENT, START, Lookup, Places, compiled
+
 __all__ = ["Located", "Part", "ResidentIndex", "Snapshot", "Spot"]
 
 Int64 = NDArray[np.int64]
-_SEGMENT, _START, _LENGTH, _GENERATION = range(4)
 _FIRST_CAPACITY = 1024
 
 
@@ -35,18 +36,20 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where the asked documents are; `missing` int64 holds the positions of ids that are not stored."""
+    """Where the asked documents are, `tokens` rows in all; `missing` int64 are positions of unknown ids."""
 
     parts: list[Part]
     missing: Int64
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Every live document. `ids` by position, which is the order of insertion."""
+    """Every live document, `tokens` rows in all. `ids` by position, which is the order of insertion."""
 
     ids: Sequence[str]
     parts: list[Part]
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class ResidentIndex:
         self._lock = threading.Lock()
         self._slot_of: dict[str, int] = {}
         self._ids: list[str] = []  # by slot; a dead slot keeps its id and has length 0
+        self._lookup = Lookup() if compiled else None
         self._table: Int64 = np.zeros((_FIRST_CAPACITY, 4), np.int64)
         self._tensors: Mapping[int, torch.Tensor] = {}  # by segment id; replaced, never changed
         self._snapshot: Snapshot | None = None
@@ -75,18 +79,14 @@ class ResidentIndex:
     # Reading.
 
     def locate(self, ids: Sequence[str]) -> Located:
-        count = len(ids)
         with self._lock:
-            try:
-                slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, count)
-                missing, positions = np.empty(0, np.int64), np.arange(count)
-            except KeyError:
-                every = np.array([self._slot_of.get(id, -1) for id in ids], np.int64)
-                missing, positions = np.flatnonzero(every < 0), np.flatnonzero(every >= 0)
-                slots = every[positions]
-            places = self._table.take(slots, axis=0)
-            tensors = self._tensors
-        return Located(_parts(places, positions, tensors), missing)
+            places, tensors = self._places(ids), self._tensors
+        if places.found == len(ids):
+            return Located(_parts(places, np.arange(len(ids)), tensors), np.empty(0, np.int64), places.tokens)
+        lengths = places.columns[LENGTH]
+        positions = np.flatnonzero(lengths)
+        places = places._replace(columns=places.columns.take(positions, axis=1))
+        return Located(_parts(places, positions, tensors), np.flatnonzero(lengths == 0), places.tokens)
 
     def spot(self, id: str) -> Spot | None:
         with self._lock:
@@ -101,10 +101,11 @@ class ResidentIndex:
             if self._snapshot is not None:
                 return self._snapshot
             ids, table, tensors, version = self._ids.copy(), self._used().copy(), self._tensors, self._version
-        live = np.flatnonzero(table[:, _LENGTH])
+        live = np.flatnonzero(table[:, LENGTH])
         if len(live) < len(ids):
             ids, table = [ids[slot] for slot in live.tolist()], table.take(live, axis=0)
-        snapshot = Snapshot(ids, _parts(table, np.arange(len(ids)), tensors))
+        places = Places.of(np.ascontiguousarray(table.T))
+        snapshot = Snapshot(ids, _parts(places, np.arange(len(ids)), tensors), places.tokens)
         with self._lock:
             if version == self._version:
                 self._snapshot = snapshot
@@ -117,9 +118,9 @@ class ResidentIndex:
     def in_segment(self, segment: int) -> tuple[list[str], Int64, Int64]:
         """Ids, first rows and lengths of the live documents of a segment, in row order. For the writer."""
         table = self._used()
-        slots = np.flatnonzero((table[:, _SEGMENT] == segment) & (table[:, _LENGTH] > 0))
-        slots = slots[np.argsort(table[slots, _START])]
-        return [self._ids[slot] for slot in slots.tolist()], table[slots, _START], table[slots, _LENGTH]
+        slots = np.flatnonzero((table[:, SEGMENT] == segment) & (table[:, LENGTH] > 0))
+        slots = slots[np.argsort(table[slots, START])]
+        return [self._ids[slot] for slot in slots.tolist()], table[slots, START], table[slots, LENGTH]
 
     # Writing. Each call is seen by readers wholly or not at all, and returns the segments and lengths
     # of the documents whose rows it left dead.
@@ -139,23 +140,24 @@ class ResidentIndex:
             fresh = [id for id in ids if id not in self._slot_of]
             self._slot_of.update(zip(fresh, range(used, used + len(fresh)), strict=True))
             self._ids.extend(fresh)
+            self._enter(used)
             self._grow(len(self._ids))
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
             old = self._table[slots[slots < used]]
             self._table[slots] = np.stack((segments, starts, lengths, generations), axis=1)
             self._publish(tensors)
-        return old[:, _SEGMENT], old[:, _LENGTH]
+        return old[:, SEGMENT], old[:, LENGTH]
 
     def remove(self, ids: Sequence[str]) -> tuple[Int64, Int64]:
         """Every id must be there."""
         with self._lock:
             slots = np.fromiter(map(self._slot_of.pop, ids), np.int64, len(ids))
             old = self._table[slots]
-            self._table[slots, _LENGTH] = 0
+            self._table[slots, LENGTH] = 0
             if len(self._ids) > 2 * len(self._slot_of) + _FIRST_CAPACITY:
                 self._squeeze()
             self._publish(self._tensors)
-        return old[:, _SEGMENT], old[:, _LENGTH]
+        return old[:, SEGMENT], old[:, LENGTH]
 
     def move(
         self, ids: Sequence[str], segments: Int64, starts: Int64, tensors: Mapping[int, torch.Tensor]
@@ -164,9 +166,9 @@ class ResidentIndex:
         with self._lock:
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
             old = self._table[slots]
-            self._table[slots, _SEGMENT], self._table[slots, _START] = segments, starts
+            self._table[slots, SEGMENT], self._table[slots, START] = segments, starts
             self._publish(tensors)
-        return old[:, _SEGMENT], old[:, _LENGTH]
+        return old[:, SEGMENT], old[:, LENGTH]
 
     def set_tensors(self, tensors: Mapping[int, torch.Tensor]) -> None:
         with self._lock:
@@ -175,12 +177,25 @@ class ResidentIndex:
     def clear(self) -> None:
         with self._lock:
             self._slot_of, self._ids = {}, []
+            self._enter(0)
             self._publish({})
 
     # All below: with the lock held, or by the one writer.
 
     def _used(self) -> Int64:
         return self._table[: len(self._ids)]
+
+    def _places(self, ids: Sequence[str]) -> Places:
+        if self._lookup is not None:
+            return self._lookup.places(list(ids), self._ids, self._table)
+        slots = np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64, len(ids))
+        columns = np.ascontiguousarray(self._table.take(slots, axis=0, mode="wrap").T)
+        columns[:, slots < 0] = 0
+        return Places.of(columns)
+
+    def _enter(self, first: int) -> None:
+        if self._lookup is not None:
+            self._lookup.enter(self._ids, first)
 
     def _publish(self, tensors: Mapping[int, torch.Tensor]) -> None:
         self._tensors = tensors
@@ -195,23 +210,23 @@ class ResidentIndex:
             self._table = table
 
     def _squeeze(self) -> None:
-        live = np.flatnonzero(self._used()[:, _LENGTH])
+        live = np.flatnonzero(self._used()[:, LENGTH])
         self._table = self._table.take(live, axis=0)
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
+        self._enter(0)
 
 
-def _parts(places: Int64, positions: Int64, tensors: Mapping[int, torch.Tensor]) -> list[Part]:
-    """Group documents by segment, each group in the order given. `places` [n, 4] of the table."""
-    count = len(positions)
-    if not count:
+def _parts(places: Places, positions: Int64, tensors: Mapping[int, torch.Tensor]) -> list[Part]:
+    """Group documents by segment, each group in the order given. All of the places have a length."""
+    segments, starts, lengths, _generations = places.columns
+    if not places.found:
         return []
-    segments, starts, lengths, _generations = np.ascontiguousarray(places.T)
-    if (segments == segments[0]).all():
-        return [_part(tensors[int(segments[0])], starts, lengths, positions)]
+    if places.segment >= 0:
+        return [_part(tensors[places.segment], starts, lengths, positions)]
     order = np.argsort(segments, kind="stable")
     segments, starts, lengths, positions = segments[order], starts[order], lengths[order], positions[order]
-    cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), count]
+    cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), places.found]
     return [
         _part(tensors[int(segments[begin])], starts[begin:end], lengths[begin:end], positions[begin:end])
         for begin, end in pairwise(cuts)

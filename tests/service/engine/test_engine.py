@@ -86,7 +86,7 @@ class Gate:
     def resolve(self) -> Resolved:
         self.entered.set()
         assert self.opened.wait(10)
-        return Resolved([], 0, np.empty(0, dtype=np.int64))
+        return Resolved([], 0, np.empty(0, dtype=np.int64), 0)
 
 
 class Recorder(StoredCandidates):

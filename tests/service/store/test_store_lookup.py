@@ -1,0 +1,126 @@
+"""Many ids at once: the compiled look-up and the dict find the same, whatever was written before."""
+
+import numpy as np
+import pytest
+import torch
+
+from maxsim_serve.store import lookup, resident
+from maxsim_serve.store.lookup import LENGTH, Lookup, Places
+from maxsim_serve.store.resident import ResidentIndex
+
+TOKENS = {0: torch.zeros(1, 16), 7: torch.zeros(1, 16)}
+needs_compiled = pytest.mark.skipif(not lookup.compiled, reason="the look-up is not built")
+
+
+@pytest.fixture(
+    params=[pytest.param(True, id="compiled", marks=needs_compiled), pytest.param(False, id="dict")]
+)
+def index(request, monkeypatch):
+    monkeypatch.setattr(resident, "compiled", request.param)
+    index = ResidentIndex()
+    assert (index._lookup is not None) == request.param
+    return index
+
+
+def upsert(index, ids, segment=0, length=1):
+    n = len(ids)
+    numbers = np.arange(n)
+    index.upsert(ids, np.full(n, segment), numbers, np.full(n, length), numbers, TOKENS)
+
+
+def found(index, ids):
+    """{position: (first row, length)}, and the positions that are missing."""
+    located = index.locate(ids)
+    places = {}
+    for part in located.parts:
+        rows = zip(part.starts.tolist(), part.lengths.tolist(), strict=True)
+        places |= zip(part.positions.tolist(), rows, strict=True)
+    assert located.tokens == sum(length for _, length in places.values())
+    assert sorted([*places, *located.missing.tolist()]) == list(range(len(ids)))
+    return places
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 5000], ids="n{}".format)
+def test_every_document_is_found_in_any_order(index, count):
+    ids = [f"{'é'[: i % 2]}{i}" for i in range(count)]
+    upsert(index, ids[: count // 2], segment=0, length=2)
+    upsert(index, ids[count // 2 :], segment=7, length=3)
+    order = np.random.default_rng(count).permutation(count).tolist()
+    asked = [ids[i] for i in order]
+    half = count // 2
+    assert found(index, asked) == {
+        position: (i, 2) if i < half else (i - half, 3) for position, i in enumerate(order)
+    }
+
+
+def test_unknown_and_repeated_ids_keep_their_positions(index):
+    upsert(index, ["a", "b"])
+    assert found(index, ["b", "x", "a", "", "b"]) == {0: (1, 1), 2: (0, 1), 4: (1, 1)}
+    assert found(index, ("x",)) == {}
+
+
+def test_a_document_that_is_gone_is_missing_until_it_comes_again(index):
+    upsert(index, ["a", "b"])
+    index.remove(["a"])
+    assert found(index, ["a", "b"]) == {1: (1, 1)}
+    upsert(index, ["c", "a"], length=4)
+    assert found(index, ["a", "b", "c"]) == {0: (1, 4), 1: (1, 1), 2: (0, 4)}
+
+
+def test_an_update_and_a_move_are_seen(index):
+    upsert(index, ["a", "b"])
+    upsert(index, ["b"], length=5)
+    index.move(["a"], np.array([7]), np.array([3]), TOKENS)
+    assert found(index, ["a", "b"]) == {0: (3, 1), 1: (0, 5)}
+
+
+def test_slots_that_were_squeezed_are_found_in_their_new_places(index):
+    ids = [str(i) for i in range(4000)]
+    upsert(index, ids)
+    index.remove(ids[:3500])
+    assert len(index._ids) < 4000
+    assert found(index, ids) == {i: (i, 1) for i in range(3500, 4000)}
+
+
+def test_nothing_is_left_after_clear(index):
+    upsert(index, ["a"])
+    index.clear()
+    assert found(index, ["a"]) == {}
+    upsert(index, ["b"])
+    assert found(index, ["a", "b"]) == {1: (0, 1)}
+
+
+@needs_compiled
+def test_ids_of_one_hash_are_told_apart():
+    class Clash(str):
+        def __hash__(self):
+            return 2**40 + 2047  # the last bucket: the next is the first
+
+    ids = [Clash(f"id-{i}") for i in range(70)]
+    table = np.arange(4 * 70).reshape(70, 4)
+    one = Lookup()
+    one.enter(ids, 0)
+    places = one.places([*reversed(ids), Clash("other")], ids, table)
+    np.testing.assert_array_equal(places.columns[:, :70], table[::-1].T)
+    assert places.columns[:, 70].tolist() == [0, 0, 0, 0]
+
+
+@needs_compiled
+@pytest.mark.parametrize("segments", [[], [3, 3, 3], [3, 3, 4], [4, 3, 3]], ids=str)
+def test_the_summary_is_that_of_the_columns(segments):
+    ids = [str(i) for i in range(len(segments))]
+    table = np.ones((1024, 4), np.int64)
+    table[: len(ids), 0] = segments
+    table[: len(ids), LENGTH] = [5, 0, 2][: len(ids)]
+    one = Lookup()
+    one.enter(ids, 0)
+    places = one.places([*ids, "x"], ids, table)
+    assert places[1:] == Places.of(places.columns)[1:]
+
+
+@needs_compiled
+def test_what_is_no_id_is_an_error():
+    one = Lookup()
+    one.enter(["1"], 0)
+    with pytest.raises(TypeError):
+        one.places([["unhashable"]], ["1"], np.ones((1, 4), np.int64))
