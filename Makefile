@@ -8,7 +8,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo serve test check format bench docs clean
+.PHONY: setup demo serve test test-gpu check format bench docs clean
 
 setup: $(READY)
 
@@ -25,6 +25,9 @@ serve: $(READY)  ## run the service with the embedded encoder
 
 test: $(READY)
 	$(BIN)/python -m pytest
+
+test-gpu: $(READY)  ## on a machine with a CUDA GPU: the tests that need one
+	$(BIN)/python -m pytest -m gpu
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Operands → kernel, with the reason. One table of devices, read from the top; on a GPU `forward.choose` goes on.
+"""Operands → kernel, with the reason: one table of devices, read from the top. A GPU's is `forward.choose`.
 
 Nothing here imports Triton unless an operand lies on a GPU.
 """

@@ -89,7 +89,7 @@ def explain(query: Tensor, document: Tensor) -> Explanation:
 def plan(queries: Operand, documents: Operand, *, pairs: int | None = None) -> dispatch.Plan:
     """What `score` would run for these operands, or `score_pairs` for a work list of `pairs`, and why.
 
-    Runs nothing. On a GPU the kernel depends on the shapes; a document mask can change it too.
+    Runs nothing. On a GPU the kernel depends on the shapes.
     """
     left, right = _sides(queries, documents)
     return dispatch.decide(left, right, pairs)
@@ -103,8 +103,9 @@ def warmup(
 ) -> "Warmup":
     """Compile every kernel for these token widths and dtypes on a GPU → how many, and in how many seconds.
 
-    After it no call with such operands compiles anything, whatever its sizes. float32 queries against
-    each dtype are included. Raises DeviceError for a device whose kernels are not compiled at run time.
+    After it no call with such operands compiles anything, whatever its sizes; rows that do not begin at
+    multiples of 16 bytes are compiled for at first use. float32 queries against each dtype are included.
+    Raises DeviceError for a device whose kernels are not compiled at run time.
     """
     where = torch.device(device)
     if where.type != "cuda":

@@ -1,8 +1,7 @@
 """Packed multi-vectors: `Ragged` (items one after the other) and `Spans` (rows of a larger store)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -47,12 +46,18 @@ class Ragged:
     tokens  [T, d] float16, bfloat16 or float32; d a multiple of 8 from 16 to 1024
     offsets [N + 1] int64 on the same device; item i is `tokens[offsets[i]:offsets[i + 1]]`
 
+    and, worked out from them: starts and lengths int64 [N], first row and tokens of each item, and on
+    a GPU `longest`, the tokens of the longest (None on a CPU, where no kernel asks).
+
     Validated once, here, and trusted by the kernels from then on: leave the integers as they are.
     Raises ShapeError, DTypeError, DeviceError or IndexRangeError.
     """
 
     tokens: Tensor
     offsets: Tensor
+    starts: Tensor = field(init=False, repr=False)
+    lengths: Tensor = field(init=False, repr=False)
+    longest: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_tokens(self.tokens, "tokens")
@@ -71,7 +76,9 @@ class Ragged:
                 f"offsets: must never fall, but offsets[{at}] is {int(self.offsets[at])} "
                 f"and offsets[{at + 1}] is {int(self.offsets[at + 1])}"
             )
-        _look_now(self)
+        object.__setattr__(self, "starts", self.offsets[:-1])
+        object.__setattr__(self, "lengths", self.offsets[1:] - self.offsets[:-1])
+        object.__setattr__(self, "longest", _longest(self.lengths))
 
     @classmethod
     def from_list(cls, items: Sequence[Tensor]) -> "Ragged":
@@ -115,21 +122,6 @@ class Ragged:
     def dim(self) -> int:
         return self.tokens.shape[1]
 
-    @cached_property
-    def starts(self) -> Tensor:
-        """First row of each item, int64 [N]."""
-        return self.offsets[:-1]
-
-    @cached_property
-    def lengths(self) -> Tensor:
-        """Tokens of each item, int64 [N]."""
-        return self.offsets[1:] - self.offsets[:-1]
-
-    @cached_property
-    def longest(self) -> int:
-        """Tokens of the longest item, 0 without one."""
-        return _longest(self.lengths)
-
 
 @dataclass(frozen=True, eq=False)
 class Spans:
@@ -139,6 +131,8 @@ class Spans:
     starts  [N] int64 on the same device, first row of each item, in any order; items may overlap
     lengths [N] int64 on the same device, the rows of each item
 
+    and, worked out from them on a GPU, `longest`, the rows of the longest item.
+
     Validated once, here, and trusted by the kernels from then on: leave the integers as they are.
     Raises ShapeError, DTypeError, DeviceError or IndexRangeError.
     """
@@ -146,6 +140,7 @@ class Spans:
     tokens: Tensor
     starts: Tensor
     lengths: Tensor
+    longest: int | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_tokens(self.tokens, "tokens")
@@ -164,7 +159,7 @@ class Spans:
                 f"starts[{at}] = {int(self.starts[at])} with lengths[{at}] = {int(self.lengths[at])} "
                 f"is not a range of the {rows} rows of tokens"
             )
-        _look_now(self)
+        object.__setattr__(self, "longest", _longest(self.lengths))
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -178,19 +173,11 @@ class Spans:
     def dim(self) -> int:
         return self.tokens.shape[1]
 
-    @cached_property
-    def longest(self) -> int:
-        """Tokens of the longest item, 0 without one."""
-        return _longest(self.lengths)
 
-
-def _look_now(items: Ragged | Spans) -> None:
-    """On a GPU, find the longest item while it may be waited for: a kernel's launch must not wait."""
-    if items.tokens.device.type != "cpu":
-        _ = items.longest
-
-
-def _longest(lengths: Tensor) -> int:
+def _longest(lengths: Tensor) -> int | None:
+    """Looked up on a GPU alone, and here, where it may be waited for: a kernel's launch must not wait."""
+    if lengths.device.type == "cpu":
+        return None
     return int(lengths.max()) if len(lengths) else 0
 
 

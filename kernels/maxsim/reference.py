@@ -66,10 +66,10 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def all_pairs(queries: Side, documents: Side) -> Tensor:
     """Every pair of two sides already read, [Nq, Nd]."""
     device = queries.tokens.device
-    query_index = torch.arange(queries.count, device=device).repeat_interleave(documents.count)
-    document_index = torch.arange(documents.count, device=device).repeat(queries.count)
+    query_index = torch.arange(queries.items, device=device).repeat_interleave(documents.items)
+    document_index = torch.arange(documents.items, device=device).repeat(queries.items)
     scores = listed_pairs(queries, documents, query_index, document_index)
-    return scores.view(queries.count, documents.count)
+    return scores.view(queries.items, documents.items)
 
 
 def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:

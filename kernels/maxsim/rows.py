@@ -41,7 +41,7 @@ class Side(NamedTuple):
     tokens  the operand's own tensor; row r of the table begins row_stride · r elements after its first
     row_stride, column_stride in elements
     table_rows R
-    count   N
+    items   N
     starts  int64 [N], first row of each item, or None: item i then begins at row i · item_step
     lengths int64 [N], tokens of each item, or None: each has `length`
     step    rows between neighbouring tokens of an item
@@ -53,7 +53,7 @@ class Side(NamedTuple):
     row_stride: int
     column_stride: int
     table_rows: int
-    count: int
+    items: int
     starts: Tensor | None
     lengths: Tensor | None
     item_step: int
@@ -74,13 +74,13 @@ class Side(NamedTuple):
         """The active rows of each item, listed one by one where there is a mask."""
         starts, lengths = self.starts, self.lengths
         if starts is None or lengths is None:
-            starts = torch.arange(self.count, device=self.tokens.device) * self.item_step
+            starts = torch.arange(self.items, device=self.tokens.device) * self.item_step
             lengths = torch.full_like(starts, self.length)
         everything = Rows(self.table(), starts, lengths, self.step, None)
         if self.mask is None:
             return everything
         # A mask's rows are listed one by one: 8 bytes a token, beside the tokens' own 32 to 4,096.
-        listed, owner = everything.of(torch.arange(self.count, device=starts.device))
+        listed, owner = everything.of(torch.arange(self.items, device=starts.device))
         active = self.mask if self.starts is None else self.mask[listed]
         kept = torch.zeros_like(lengths).index_add_(0, owner, active.to(torch.int64))
         return Rows(everything.tokens, kept.cumsum(0) - kept, kept, self.step, listed[active])
@@ -131,8 +131,7 @@ def parts(operand: Operand, name: str) -> Parts:
     if isinstance(operand, Tensor):
         check_tokens(operand, name, ndims=(2, 3))
         return Parts(operand)
-    longest = None if operand.tokens.device.type == "cpu" else operand.longest
-    return Parts(operand.tokens, operand.starts, operand.lengths, longest)
+    return Parts(operand.tokens, operand.starts, operand.lengths, operand.longest)
 
 
 def count(operand: Parts) -> int:
@@ -153,21 +152,19 @@ def side(operand: Parts, mask: Tensor | None, name: str) -> Side:
         return _dense(tokens, mask)
     row_stride, column_stride = tokens.stride()
     items, table_rows = starts.shape[0], tokens.shape[0]
-    return Side(
-        tokens, row_stride, column_stride, table_rows, items, starts, lengths, 0, 0, 1, mask, longest
-    )
+    return Side(tokens, row_stride, column_stride, table_rows, items, starts, lengths, 0, 0, 1, mask, longest)
 
 
 def _dense(tokens: Tensor, mask: Tensor | None) -> Side:
     """Tokens [N, L, d] or [L, d] of any strides, as items of a table of rows."""
     shape, strides = tokens.shape, tokens.stride()
     count, item_stride = (shape[0], strides[0]) if len(shape) == 3 else (1, 0)
-    length, token_stride, column_stride = shape[-2], strides[-2], strides[-1]
+    length, dim, token_stride, column_stride = shape[-2], shape[-1], strides[-2], strides[-1]
     # The stride of an axis of size one means nothing.
     item_stride = item_stride if count > 1 else 0
     token_stride = token_stride if length > 1 else 0
-    unit = math.gcd(item_stride, token_stride)
-    item_step, step = (item_stride // unit, token_stride // unit) if unit else (0, 0)
+    unit = math.gcd(item_stride, token_stride) or dim
+    item_step, step = item_stride // unit, token_stride // unit if length > 1 else 1
     table_rows = (count - 1) * item_step + (length - 1) * step + 1 if count and length else 0
     return Side(
         tokens, unit, column_stride, table_rows, count, None, None, item_step, length, step, mask, length

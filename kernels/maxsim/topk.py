@@ -1,7 +1,8 @@
 """Deterministic top-K: score descending, position ascending, the same in every run.
 
-A few scores are sorted whole. For more, `torch.topk` is fast but breaks ties as it likes, so it only
-finds the k-th score; what lies above it is sorted stably, and what equals it is taken in order of position.
+`torch.topk` is fast but breaks ties as it likes. On a GPU it gets keys that are never equal: a score's bits
+in the order of the numbers, then the position. On a CPU a few scores are sorted whole; of more it only finds
+the k-th, and what lies above is sorted stably, what equals it taken in order of position.
 """
 
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from maxsim.errors import DTypeError, ShapeError
 
-__all__ = ["TopK", "order", "top_k"]
+__all__ = ["TopK", "by_keys", "order", "top_k"]
 
 SORTED_WHOLE = 16_384
 
@@ -40,7 +41,9 @@ def top_k(scores: Tensor, k: int) -> TopK:
         raise ShapeError(f"k: 0 or more wanted, got {k}")
     k = min(k, scores.shape[-1])
     known = scores.detach()
-    if scores.ndim == 1:
+    if known.device.type != "cpu" and known.dtype != torch.float64:
+        indices = by_keys(known, k)
+    elif scores.ndim == 1:
         indices = _best(known, k)
     else:
         picked = [_best(row, k) for row in known]
@@ -54,6 +57,19 @@ def order(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         return _best(torch.from_numpy(scores), k).numpy()
     # One stable sort; numpy puts NaN last by itself.
     return (-scores).argsort(kind="stable")[:k]
+
+
+def by_keys(scores: Tensor, k: int) -> Tensor:
+    """Positions [..., k] of the k best of scores [..., N], N up to 2³², no float64; waits for nothing."""
+    # Adding zero makes −0 a 0, which it equals.
+    bits = (scores.float() + 0.0).view(torch.int32)
+    # Negative numbers have their magnitude in the bits below the sign: flipped, all compare as integers do.
+    ordered = bits ^ ((bits >> 31) & 0x7FFF_FFFF)
+    ordered = ordered.masked_fill(scores.isnan(), torch.iinfo(torch.int32).min)
+    last = scores.shape[-1] - 1
+    earlier_first = last - torch.arange(scores.shape[-1], device=scores.device)
+    keys = (ordered.to(torch.int64) << 32) | earlier_first
+    return last - (torch.topk(keys, k, dim=-1).values & 0xFFFF_FFFF)
 
 
 def _best(scores: Tensor, k: int) -> Tensor:

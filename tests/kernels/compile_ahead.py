@@ -66,7 +66,7 @@ def recorded(capability: int) -> Iterator[tuple[dict[str, Any], Any, tuple[Any, 
             if not wanted(choice.name, masked, mixed, choice.chunked):
                 continue
             launches.clear()
-            backend.run(choice, left, right, None, None, torch.empty(left.count, right.count))
+            backend.run(choice, left, right, None, None, torch.empty(left.items, right.items))
             for function, arguments, constants, options in launches:
                 what = {
                     "kernel": function.__name__,

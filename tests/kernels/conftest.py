@@ -180,7 +180,9 @@ def _interpret(monkeypatch: pytest.MonkeyPatch) -> None:
     def parts(operand: Any, name: str) -> rows.Parts:
         """As on a GPU, where lengths have been looked at beforehand."""
         taken = rows.parts(operand, name)
-        return taken if taken.starts is None else taken._replace(longest=operand.longest)
+        if taken.lengths is None:
+            return taken
+        return taken._replace(longest=int(taken.lengths.max()) if len(taken.lengths) else 0)
 
     monkeypatch.setattr(dispatch, "_on_gpu", lambda documents: True)
     monkeypatch.setattr(operators, "parts", parts)

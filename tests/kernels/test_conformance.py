@@ -155,8 +155,7 @@ def test_query_mask_with_holes(backend, unit, agrees, seeded, form, query_rows, 
         "one matrix": (queries[0], mask[0]),
     }[form]
     one = "short-query" if query_rows <= 64 else "long-query"
-    # Rows of one token have no distance that says they lie side by side.
-    runs = one if form == "one matrix" or (form, query_rows) == ("padded", 1) else "multi-query"
+    runs = one if form == "one matrix" else "multi-query"
     scores = backend.score(operand, Ragged.from_list(documents), query_mask=operand_mask, runs=runs)
     active = [query[m] for query, m in zip(queries, mask, strict=True)]
     agrees(scores, active[: len(scores)], documents)
@@ -316,7 +315,7 @@ def test_pairs_of_a_work_list(backend, unit, seeded, lengths, runs, dtype):
 def test_several_scattered_queries(kernel, unit, agrees, launched, document_rows):
     # Not rows side by side: each query is scored by itself, of which long documents may be cut too.
     documents = unit(3, document_rows, 32)
-    for queries in (unit(2, 1, 32), unit(4, 5, 32)[::2], unit(2, 10, 32)[:, ::2]):
+    for queries in (unit(4, 5, 32)[::2], unit(3, 9, 32)[:, ::2], unit(5, 2, 32).transpose(0, 1)):
         agrees(maxsim.score(queries, documents), list(queries), list(documents))
     if kernel not in ("cpu", "cpu-avx2"):
         assert set(launched) <= {"short-query", "split-document"}

@@ -54,7 +54,7 @@ def choices(dim, dtypes, query_rows):
 def run(choice, left, right, listing=(None, None)):
     from maxsim.forward import backend
 
-    shape = (left.count, right.count) if listing[0] is None else (len(listing[0]),)
+    shape = (left.items, right.items) if listing[0] is None else (len(listing[0]),)
     scores = torch.full(shape, torch.nan)
     with torch.device("cpu"):
         backend.run(choice, left, right, *listing, scores)

@@ -81,11 +81,11 @@ ON_H200 = [
     ((1, 128), (1000, 1024), 16, FP16, "long-query-hopper", "hopper-128", 1),
     ((1, 1024), (1000, 1024), 256, FP16, "long-query-hopper", "hopper-128", 1),
     ((1, 128), (1000, 1024), 320, FP16, "long-query", "long", 2),
-    ((1, 128), (1000, 1024), 128, FP32, "long-query", "long", 2),
+    ((1, 128), (1000, 1024), 128, FP32, "long-query", "long-wide", 2),
     ((8, 32), (1000, 300), 128, FP16, "multi-query-hopper", "hopper-256", 1),
     ((64, 1024), (64, 1024), 128, FP16, "multi-query-hopper", "hopper-256", 1),
     ((2, 17), (5, 7), 320, FP16, "multi-query", "long", 1),
-    ((8, 32), (1000, 300), 128, FP32, "multi-query", "long", 1),
+    ((8, 32), (1000, 300), 128, FP32, "multi-query", "long-wide", 1),
 ]  # fmt: skip
 ON_A100 = [
     ((1, 32), (1000, 300), 128, FP16, "short-query", "short-32", 1),
@@ -163,7 +163,7 @@ def test_two_dtypes_are_computed_in_float32_by_the_portable_kernel(h200):
     for queries, documents in ((FP32, FP16), (FP16, BF16), (BF16, FP32)):
         choice = h200.choose(*sides(dense(1, 128, dtype=queries), dense(9, 300, dtype=documents)))
         assert choice.name == "long-query"
-        assert choice.config == h200.configs(128, FP32)["long"]
+        assert choice.config == h200.configs(128, FP32)["long-wide"]
 
 
 @pytest.mark.parametrize("query_rows", [32, 64], ids="Lq{}".format)
@@ -197,7 +197,7 @@ def test_queries_scattered_over_a_large_store_are_taken_one_by_one(h200):
 
 def test_scattered_queries_are_never_split(h200):
     # A column of split work is a document: the pairs of several queries would need columns of their own.
-    for queries in (dense(4, 32)[::2], dense(2, 64)[:, ::2]):
+    for queries in (dense(4, 32)[::2], dense(3, 33)[:, ::2], dense(32, 3).transpose(0, 1)):
         assert h200.choose(*sides(queries, dense(3, 8192))).segments == 1
 
 
@@ -215,8 +215,9 @@ def test_every_width_and_dtype_has_its_portable_configurations(choose, dim, dtyp
     assert {"short-32", "short-64", "long"} <= set(configs)
     assert ("hopper-128" in configs) == (dim <= 256 and dtype != FP32)
     assert len({config.key for config in configs.values()}) == len(configs)
-    for config in configs.values():
-        assert choose.runs_on(config, torch.device("cpu")) == (config.kernel != "hopper")
+    for name, config in configs.items():
+        anywhere = config.kernel != "hopper" and name != "long-wide"
+        assert choose.runs_on(config, torch.device("cpu")) == anywhere
 
 
 def test_scoring_on_a_cpu_imports_no_triton():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import maxsim
+from maxsim import topk
 
 
 def ordered(scores, k):
@@ -26,6 +27,21 @@ def test_order_with_many_ties(backend, seeded, n, k):
     best, positions = backend.top_k(scores, k)
     assert positions.tolist() == ordered(scores.tolist(), k)
     torch.testing.assert_close(best, scores[positions], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16], ids=["fp32", "fp16", "bf16"]
+)
+@pytest.mark.parametrize("shape", [(1,), (111,), (3, 64), (2, 1000), (0, 5)], ids=str)
+def test_keys_of_a_gpu_order_as_scores_do(seeded, shape, dtype):
+    special = torch.tensor([0.0, -0.0, -1e-30, 1e-30, -torch.inf, torch.inf, torch.nan, -torch.nan, 65504.0])
+    drawn = torch.randn(shape, generator=seeded)
+    mixed = torch.rand(shape, generator=seeded) < 0.5
+    picked = special[torch.randint(0, len(special), shape, generator=seeded)]
+    scores = torch.where(mixed, picked, drawn).to(dtype)
+    positions = topk.by_keys(scores, min(17, shape[-1]))
+    for row, found in zip(scores.view(-1, shape[-1]), positions.view(-1, positions.shape[-1]), strict=True):
+        assert found.tolist() == ordered(row.tolist(), 17)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3], ids="B{}".format)

@@ -1,10 +1,10 @@
 """The fused forward kernels for GPUs, in Triton and, on Hopper, in Gluon. Imported only where a GPU is used.
 
-    backend      operands → launches; what `dispatch` calls
-    choose       the frozen table: shapes → kernel, configuration, reason
-    short_query  queries of few rows: bound by memory; documents on the tensor core's M side
-    long_query   packed query rows: bound by arithmetic; query rows on the M side, any Triton GPU
-    hopper       the same on Hopper: TMA ring, two ping-pong consumer warpgroups
-    finish       row maxima → scores, for the kernels that cut a document or a query into parts
-    launch       compile once, count compilations, launch in a few microseconds
+backend      operands → launches; what `dispatch` calls
+choose       the frozen table: shapes → kernel, configuration, reason
+short_query  queries of few rows: bound by memory; documents on the tensor core's M side
+long_query   packed query rows: bound by arithmetic; query rows on the M side, any Triton GPU
+hopper       the same on Hopper: TMA ring, two ping-pong consumer warpgroups
+finish       row maxima → scores, for the kernels that cut a document or a query into parts
+launch       compile once, count compilations, launch in a few microseconds
 """

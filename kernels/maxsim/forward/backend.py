@@ -13,7 +13,7 @@ from torch import Tensor
 from maxsim import reference
 from maxsim.forward import finish as finishing
 from maxsim.forward import long_query, short_query
-from maxsim.forward.choose import Choice, Config, aligned, choose, compute_dtype, hopper_or_newer, summed
+from maxsim.forward.choose import Choice, aligned, choose, compute_dtype, hopper_or_newer, summed
 from maxsim.forward.launch import INTERPRETED, Options
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Side
@@ -28,7 +28,7 @@ _COMPUTE = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float3
 
 def all_pairs(left: Side, right: Side) -> Tensor:
     """Every pair → float32 [Nq, Nd]."""
-    scores = torch.empty(left.count, right.count, dtype=torch.float32, device=right.tokens.device)
+    scores = torch.empty(left.items, right.items, dtype=torch.float32, device=right.tokens.device)
     if scores.numel():
         run(choose(left, right), left, right, None, None, scores)
     return scores
@@ -63,33 +63,30 @@ def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, 
     maxima = scores
     if choice.segments > 1:
         maxima = torch.empty(pairs, choice.segments, config.query_rows, dtype=torch.float32, device=device)
-    listed = query_index is not None
     straight, masked = aligned(left) and aligned(right), right.mask is not None
     arguments = (
         left.tokens, _or(left.starts, absent), _or(left.lengths, absent), _or(left.mask, unmasked),
         right.tokens, _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
         _or(query_index, absent), _or(document_index, absent), scores, maxima,
-        *_strides(left, straight), left.item_step, left.step, left.length, _flag(left.starts), _flag(left.mask),
+        *_strides(left, straight), left.item_step, left.step, left.length,
+        _flag(left.starts), _flag(left.mask),
         *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
-        left.count, right.count, _flag(query_index), choice.segments, config.query_rows,
+        left.items, right.items, _flag(query_index), choice.segments, config.query_rows,
     )  # fmt: skip
 
     def constants() -> tuple[Any, ...]:
-        compute, precision = _arithmetic(left, right, config)
+        compute = _COMPUTE[compute_dtype(left.tokens, right.tokens)]
         return (
             right.dim, config.columns, config.query_rows, config.tokens, config.stages, masked, straight,
-            choice.chunked, compute, precision,
+            choice.chunked, compute, INTERPRETED,
         )  # fmt: skip
 
     key = (config.key, left.tokens.dtype, right.tokens.dtype, masked, straight, choice.chunked)
-    short_query.KERNEL.launch((pairs * choice.segments, 1), key, arguments, constants, config.options, device)
+    short_query.KERNEL.launch(pairs * choice.segments, key, arguments, constants, config.options, device)
     if choice.segments > 1:
         cells = maxima.view(pairs, -1)
-        if listed:
-            _finish(cells, left, query_index, document_index, right, scores, 0, choice.segments, False)
-        else:
-            # One query, or none would have been split: a column is a document.
-            _finish(cells, left, None, None, right, scores, 0, choice.segments, False)
+        # Without a list there is one query, or nothing would have been split: a column is a document.
+        _finish(cells, left, query_index, document_index, right, scores, 0, choice.segments, False)
 
 
 def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
@@ -97,13 +94,13 @@ def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, d
     config, device = choice.config, right.tokens.device
     listed = query_index is not None
     # A work list of several queries has cells of its own query's rows; else all rows lie as in the table.
-    packed = not listed or left.count == 1
+    packed = not listed or left.items == 1
     if left.starts is None:
-        rows = left.count * left.length if packed else left.length
+        rows = left.items * left.length if packed else left.length
     else:
         rows = left.table_rows if packed else left.longest or 0
-    if config.kernel == "hopper" and choice.segments == 1 and summed(left):
-        _summed(choice, left, right, document_index, scores, rows)
+    if config.kernel == "hopper" and choice.segments == 1 and summed(left, right):
+        _summed(choice, left, right, query_index, document_index, scores, rows)
         return
     columns = scores.shape[-1]
     chunks = -(-rows // config.query_rows) if rows else 0
@@ -119,35 +116,35 @@ def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, d
         _finish(cells, left, query_index, document_index, right, scores, first, choice.segments, packed)
 
 
-def _summed(choice: Choice, left: Side, right: Side, document_index: Tensor | None, scores: Tensor,
-            rows: int) -> None:  # fmt: skip
+def _summed(choice: Choice, left: Side, right: Side, query_index: Tensor | None,
+            document_index: Tensor | None, scores: Tensor, rows: int) -> None:  # fmt: skip
     """The Hopper kernel adds up blocks of rows; where a query has several, they are added up after it."""
     device, columns = scores.device, scores.shape[-1]
-    sum_rows = min(left.length, BLOCK_ROWS) if left.count > 1 else BLOCK_ROWS
+    sum_rows = min(left.length, BLOCK_ROWS) if left.items > 1 else BLOCK_ROWS
     blocks = -(-left.length // sum_rows)
-    if document_index is None and (blocks == 1 or (left.count == 1 and rows <= choice.config.query_rows)):
-        stride = 0 if left.count == 1 else 1
+    if document_index is None and (blocks == 1 or (left.items == 1 and rows <= choice.config.query_rows)):
+        stride = 0 if left.items == 1 else 1
         _hopper(choice, left, right, None, scores[0], scores, 0, rows, sum_rows, stride)
         return
-    batch = max(min(columns, MAXIMA_BYTES // (8 * blocks * left.count)), 1)
+    batch = max(min(columns, MAXIMA_BYTES // (8 * blocks * left.items)), 1)
     # Strides of 0 and 1 would say that no sums are wanted.
-    sums = torch.empty(batch, max(blocks * left.count, 2), dtype=torch.float64, device=device)
-    dependent = hopper_or_newer(device)
+    sums = torch.empty(batch, max(blocks * left.items, 2), dtype=torch.float64, device=device)
+    absent, dependent = _absent(device)[0], hopper_or_newer(device)
     constants = (16, 16, dependent)
     for first in range(0, columns, batch):
         cells = sums[: min(batch, columns - first)]
         _hopper(choice, left, right, document_index, cells, scores, first, rows, sum_rows, cells.shape[1])
         arguments = (
-            cells, _or(document_index, _absent(device)[0]), scores, len(cells), first, columns, blocks,
-            cells.shape[1], right.count, _flag(document_index),
+            cells, _or(query_index, absent), _or(document_index, absent), scores, len(cells), first, columns,
+            blocks, cells.shape[1], left.items, right.items, _flag(document_index),
         )  # fmt: skip
-        grid = (-(-len(cells) // constants[0]), left.count)
+        grid = -(-len(cells) // constants[0]) * left.items
         options = Options(4, launch_pdl=dependent)
         finishing.BLOCKS_KERNEL.launch(grid, constants, arguments, lambda: constants, options, device)
 
 
-def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | None, Tensor | None], cells: Tensor,
-              first: int, chunks: int, rows: int, packed: bool) -> None:  # fmt: skip
+def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | None, Tensor | None],
+              cells: Tensor, first: int, chunks: int, rows: int, packed: bool) -> None:  # fmt: skip
     config, device = choice.config, right.tokens.device
     absent, unmasked = _absent(device)
     query_index, document_index = listing
@@ -158,23 +155,23 @@ def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | N
         _or(query_index, absent), _or(document_index, absent), cells,
         *_strides(left, straight), rows if packed else left.length, _flag(left.starts),
         *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
-        left.count, right.count, _flag(query_index), int(packed), first, choice.segments, chunks, rows,
+        left.items, right.items, _flag(query_index), int(packed), first, choice.segments, chunks, rows,
     )  # fmt: skip
 
     def constants() -> tuple[Any, ...]:
-        compute, precision = _arithmetic(left, right, config)
+        compute = _COMPUTE[compute_dtype(left.tokens, right.tokens)]
         return (
-            right.dim, config.columns, config.query_rows, config.tokens, config.stages, masked, straight, compute,
-            precision,
+            right.dim, config.columns, config.query_rows, config.tokens, config.stages, masked, straight,
+            compute, INTERPRETED,
         )  # fmt: skip
 
     key = (config.key, left.tokens.dtype, right.tokens.dtype, masked, straight)
-    grid = (len(cells) * choice.segments * chunks, 1)
+    grid = len(cells) * choice.segments * chunks
     long_query.KERNEL.launch(grid, key, arguments, constants, config.options, device)
 
 
-def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | None, cells: Tensor, scores: Tensor,
-            first: int, rows: int, sum_rows: int, stride: int) -> None:  # fmt: skip
+def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | None, cells: Tensor,
+            scores: Tensor, first: int, rows: int, sum_rows: int, stride: int) -> None:  # fmt: skip
     """Row maxima (sum_rows 0) or block sums of columns from `first` on, to cells [columns, ≥ stride]."""
     from maxsim.forward import hopper
 
@@ -184,19 +181,28 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
     arguments = (
         hopper.descriptor(left, config.query_rows // 2, config.columns),
         hopper.descriptor(right, config.tokens, config.columns),
-        _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked), _or(document_index, absent),
-        scores if sum_rows else cells, cells if stride > 1 and sum_rows else absent.view(torch.float64), scores,
-        rows, right.item_step, right.length, _flag(right.starts), right.count, _flag(document_index),
+        _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
+        _or(document_index, absent), scores if sum_rows else cells,
+        cells if stride > 1 and sum_rows else absent.view(torch.float64), scores,
+        rows, right.item_step, right.length, _flag(right.starts), right.items, _flag(document_index),
         first, len(cells), choice.segments, chunks, stride, stride, scores.shape[-1],
     )  # fmt: skip
     masked = right.mask is not None
 
     def constants() -> tuple[Any, ...]:
-        return config.columns, config.query_rows, config.tokens, config.stages, masked, sum_rows, hopper.REGISTERS
+        return (
+            config.columns,
+            config.query_rows,
+            config.tokens,
+            config.stages,
+            masked,
+            sum_rows,
+            hopper.REGISTERS,
+        )
 
     groups = max(min(hopper.programs(device) // chunks, len(cells) * choice.segments), 1)
     key = (config.key, left.tokens.dtype, masked, sum_rows)
-    hopper.KERNEL.launch((groups * chunks, 1), key, arguments, constants, config.options, device)
+    hopper.KERNEL.launch(groups * chunks, key, arguments, constants, config.options, device)
 
 
 def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_index: Tensor | None, right: Side,
@@ -207,13 +213,13 @@ def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_inde
     arguments = (
         cells, _or(left.starts, absent), _or(left.lengths, absent), _or(left.mask, unmasked),
         _or(query_index, absent), _or(document_index, absent), scores,
-        left.length, _flag(left.starts), _flag(left.mask), left.count, right.count,
+        left.length, _flag(left.starts), _flag(left.mask), left.items, right.items,
         len(cells), first, scores.shape[-1], int(listed), int(packed), segments, cells.shape[1] // segments,
     )  # fmt: skip
     dependent = not INTERPRETED and hopper_or_newer(device)
     tile = finishing.tile(left.longest, segments)
     constants = (*tile[:4], dependent)
-    grid = (-(-len(cells) // tile.pairs), 1 if listed else left.count)
+    grid = -(-len(cells) // tile.pairs) * (1 if listed else left.items)
     options = Options(tile.num_warps, launch_pdl=dependent)
     finishing.KERNEL.launch(grid, constants, arguments, lambda: constants, options, device)
 
@@ -222,11 +228,6 @@ def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_inde
 def _absent(device: torch.device) -> tuple[Tensor, Tensor]:
     """Stand-ins for index tensors and masks that are not there: kernels get an address and never read it."""
     return torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(16, dtype=torch.bool, device=device)
-
-
-def _arithmetic(left: Side, right: Side, config: Config) -> tuple[tl.dtype, str]:
-    """In which dtype products are made, and how. The interpreter knows no way but the plain one."""
-    return _COMPUTE[compute_dtype(left.tokens, right.tokens)], "ieee" if INTERPRETED else config.precision
 
 
 def _strides(side: Side, straight: bool) -> tuple[int, int]:

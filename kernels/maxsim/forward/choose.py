@@ -15,7 +15,18 @@ from maxsim.forward.launch import INTERPRETED, Options
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Side
 
-__all__ = ["Choice", "Config", "aligned", "choose", "compute_dtype", "configs", "hopper_or_newer", "runs_on", "summed", "without_splitting"]
+__all__ = [
+    "Choice",
+    "Config",
+    "aligned",
+    "choose",
+    "compute_dtype",
+    "configs",
+    "hopper_or_newer",
+    "runs_on",
+    "summed",
+    "without_splitting",
+]
 
 SHORT_ROWS = 64
 # Splitting pays where a document per program leaves the chip idle and the documents are long.
@@ -39,7 +50,6 @@ class Config(NamedTuple):
     key    names this configuration among all widths and dtypes
     kernel short_query, long_query or hopper; query_rows × tokens × columns is one tile
     stages tiles in flight
-    precision how float32 products are made; half-precision ones are exact by any means
     """
 
     key: str
@@ -49,7 +59,6 @@ class Config(NamedTuple):
     columns: int
     stages: int
     options: Options
-    precision: str = "ieee"
 
 
 class Choice(NamedTuple):
@@ -72,12 +81,13 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
     width = _power_of_2(dim)
     table: dict[str, tuple[Any, ...]]
     if dtype == torch.float32:
-        # Each float32 is three bfloat16, exactly; six of the nine products reach float32's own error, four
-        # to seven times as fast as the FMA units. All steps are 32 columns: partial sums must not differ.
+        # Three bfloat16 each (products.py), four to seven times as fast as the FMA units. Every kernel takes
+        # 32 columns at a time: partial sums must not differ.
         table = {
-            "short-32": ("short_query", 32, 64, 32, 3, Options(4), "bf16x6"),
-            "short-64": ("short_query", 64, 64, 32, 3, Options(4), "bf16x6"),
-            "long": ("long_query", 128, 128, 32, 3, Options(8), "bf16x6"),
+            "short-32": ("short_query", 32, 64, 32, 3, Options(4)),
+            "short-64": ("short_query", 64, 64, 32, 3, Options(4)),
+            "long": ("long_query", 128, 64, 32, 3, Options(8)),
+            "long-wide": ("long_query", 128, 128, 32, 3, Options(8)),
         }
     elif width <= 128:
         table = {
@@ -88,11 +98,12 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
             "hopper-256": ("hopper", 256, 128, max(width, 64), 4, Options(4)),
         }
     else:
-        narrow = width if width == 256 else 128
+        # Wider rows are taken 128 columns at a time, in every kernel: partial sums must not differ.
+        step = width if width == 256 else 128
         table = {
-            "short-32": ("short_query", 32, 32, narrow, 3, Options(2)),
-            "short-64": ("short_query", 64, 64, narrow // 2, 3, Options(4)),
-            "long": ("long_query", 128, 128, 64, 3, Options(8)),
+            "short-32": ("short_query", 32, 32, step, 3, Options(2)),
+            "short-64": ("short_query", 64, 64, step, 2, Options(4)),
+            "long": ("long_query", 128, 64 if width == 256 else 128, step, 2, Options(8)),
         }
         if width == 256:
             table["hopper-128"] = ("hopper", 128, 128, 256, 2, Options(4))
@@ -103,35 +114,47 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
     """The plan for all pairs of two sides, or for a work list of `pairs`."""
     dtype = compute_dtype(left.tokens, right.tokens)
     table = configs(right.dim, dtype)
-    columns = left.count * right.count if pairs is None else pairs
+    columns = left.items * right.items if pairs is None else pairs
     rows = left.longest
-    if left.count > 1 and pairs is None and _scored_whole(left):
-        return _many_rows(left, right, right.count, "multi-query", "several queries: a document tile is read once")
-    if rows is not None and rows > SHORT_ROWS and (left.count == 1 or pairs is not None) and _scored_whole(left):
+    if left.items > 1 and pairs is None and _scored_whole(left):
+        return _many_rows(
+            left, right, right.items, "multi-query", "several queries: a document tile is read once"
+        )
+    if (
+        rows is not None
+        and rows > SHORT_ROWS
+        and (left.items == 1 or pairs is not None)
+        and _scored_whole(left)
+    ):
         return _many_rows(left, right, columns, "long-query", "many query rows: bound by arithmetic", pairs)
     if rows is None or rows > SHORT_ROWS:
         reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
         return Choice("short-query", reason, table["short-64"], chunked=True)
     config = table["short-32" if rows <= 32 else "short-64"]
-    segments = _segments(right, columns, config)
+    segments = _segments(right, columns, config) if left.items == 1 or pairs is not None else 1
     if segments > 1:
-        return Choice("split-document", "few long documents: segments of them fill the chip", config, segments)
+        return Choice(
+            "split-document", "few long documents: segments of them fill the chip", config, segments
+        )
     return Choice("short-query", "few query rows: bound by reading the documents", config)
 
 
-def _many_rows(left: Side, right: Side, columns: int, name: str, reason: str, pairs: int | None = None) -> Choice:
+def _many_rows(
+    left: Side, right: Side, columns: int, name: str, reason: str, pairs: int | None = None
+) -> Choice:
     table = configs(right.dim, compute_dtype(left.tokens, right.tokens))
-    rows = left.table_rows if left.starts is not None else left.count * left.length
-    if (left.count == 1 or pairs is None) and "hopper-128" in table and _copy_engine_reads(left, right):
+    rows = left.table_rows if left.starts is not None else left.items * left.length
+    if (left.items == 1 or pairs is None) and "hopper-128" in table and _copy_engine_reads(left, right):
         # The smaller chunk where it leaves less of itself empty.
         small = "hopper-256" not in table or (rows - 1) % 256 < 128
         config = table["hopper-128" if small else "hopper-256"]
         groups = max(_processors(right.tokens.device) // max(-(-rows // config.query_rows), 1), 1)
         segments = 1
-        if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left):
+        if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left, right):
             segments = _parts(columns, groups * HOPPER_ITEMS_PER_GROUP, right.longest, HOPPER_MIN_TOKENS)
         return Choice(f"{name}-hopper", reason + "; copy engine and wgmma", config, segments)
-    config = table["long"]
+    wide = table.get("long-wide")
+    config = wide if wide and runs_on(wide, right.tokens.device) else table["long"]
     chunks = max(-(-rows // config.query_rows), 1)
     wanted = SPLIT_TARGET_PROGRAMS_PER_SM * _processors(right.tokens.device) // chunks
     return Choice(name, reason, config, _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS))
@@ -151,18 +174,22 @@ def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int) 
     return max(min(-(-wanted_items // items), longest // min_tokens), 1)
 
 
-def summed(left: Side) -> bool:
-    """Whether the Hopper kernel can add up a query's rows itself: whole blocks of 64 rows, or 32 rows in all."""
-    if left.starts is not None or left.mask is not None:
+def summed(left: Side, right: Side) -> bool:
+    """Whether the Hopper kernel adds up a query's rows itself: whole blocks of 64 rows, or 32 rows in all.
+
+    Only beside documents of one length: with ragged ones the sums once failed a test of bits on an H200,
+    and the cause has not been found.
+    """
+    if left.starts is not None or left.mask is not None or right.starts is not None:
         return False
-    return left.count == 1 or left.length == BLOCK_ROWS // 2 or left.length % BLOCK_ROWS == 0
+    return left.items == 1 or left.length == BLOCK_ROWS // 2 or left.length % BLOCK_ROWS == 0
 
 
 def _scored_whole(left: Side) -> bool:
     """Whether all rows of the query side's table may be scored as they lie there."""
     if left.starts is None:
-        return left.step == 1 and (left.count == 1 or left.item_step == left.length) or left.length == 1 == left.count
-    needed = 0 if left.longest is None else left.count * left.longest
+        return left.step == 1 and (left.items == 1 or left.item_step == left.length)
+    needed = 0 if left.longest is None else left.items * left.longest
     return left.table_rows <= max(2 * needed, MAX_UNUSED_ROWS)
 
 
@@ -183,14 +210,14 @@ def aligned(side: Side) -> bool:
 
 def runs_on(config: Config, device: torch.device) -> bool:
     """Whether a device has what this configuration needs."""
-    return config.kernel != "hopper" or _hopper(device)
+    return _hopper(device) or not (config.kernel == "hopper" or config.key.startswith("long-wide"))
 
 
 def _copy_engine_reads(left: Side, right: Side) -> bool:
     return (
         _hopper(right.tokens.device)
         and right.step == 1
-        and all(aligned(side) and side.table_rows and side.row_stride > 0 for side in (left, right))
+        and all(aligned(side) and side.table_rows > 0 and side.row_stride > 0 for side in (left, right))
     )
 
 

@@ -11,29 +11,34 @@ from maxsim.forward.rowsum import BLOCK_ROWS, max_or_nan, sum_rows
 
 __all__ = ["BLOCKS_KERNEL", "KERNEL", "Tile", "add_blocks", "finish", "tile"]
 
-_RUNTIME = ["q_rows", "q_ragged", "q_masked", "queries", "documents", "columns", "first_column", "total_columns",
-            "listed", "packed", "segments", "maxima_stride"]  # fmt: skip
+_RUNTIME = [
+    "q_rows", "q_ragged", "q_masked", "queries", "documents", "columns", "first_column", "total_columns",
+    "listed", "packed", "segments", "maxima_stride",
+]  # fmt: skip
 _INDICES = ["ROWMAX", "Q_START", "Q_LENGTH", "Q_MASK", "Q_INDEX", "X_INDEX", "OUT"]
+
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def finish(
     ROWMAX, Q_START, Q_LENGTH, Q_MASK, Q_INDEX, X_INDEX, OUT,
-    q_rows: "i64", q_ragged: "i32", q_masked: "i32", queries: "i64", documents: "i64",
-    columns: "i32", first_column: "i64", total_columns: "i64", listed: "i32", packed: "i32",
-    segments: "i32", maxima_stride: "i64",
-    PAIRS: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr, DEPENDENT: tl.constexpr,
+    q_rows: tl.int64, q_ragged: tl.int32, q_masked: tl.int32, queries: tl.int64, documents: tl.int64,
+    columns: tl.int32, first_column: tl.int64, total_columns: tl.int64, listed: tl.int32, packed: tl.int32,
+    segments: tl.int32, maxima_stride: tl.int64,
+    PAIRS: tl.constexpr, BLOCKS: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """ROWMAX [columns, segments, maxima_stride] → OUT [queries, total_columns] from `first_column` on.
 
     A column is a document, or in a work list a pair, whose query is Q_INDEX[column]. Where rows are
     packed, those of a query begin at its first row, else at 0. A tile is PAIRS columns and BLOCKS · ROWS
-    query rows, of AT_ONCE segments. Grid (⌈columns / PAIRS⌉, queries). DEPENDENT: launched before the kernel that fills
-    ROWMAX has ended, to have its own start behind it.
+    query rows, of AT_ONCE segments. Grid (queries · ⌈columns / PAIRS⌉,). DEPENDENT: launched before the
+    kernel that fills ROWMAX has ended, to have its own start behind it.
     """
     if DEPENDENT:
         gdc_wait()
-    column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
-    query = tl.program_id(1).to(tl.int64)
+    tiles = tl.cdiv(columns, PAIRS)
+    column = tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)
+    query = (tl.program_id(0) // tiles).to(tl.int64)
     there = column < columns
     qi = tl.load(Q_INDEX + first_column + column, mask=there & (listed != 0), other=0)
     if listed == 0:
@@ -41,7 +46,9 @@ def finish(
     di = tl.load(X_INDEX + first_column + column, mask=there & (listed != 0), other=0)
     inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
     qi = tl.where(inside, qi, 0)
-    q_first = tl.load(Q_START + qi, mask=there & (q_ragged != 0), other=0) + tl.where(q_ragged != 0, 0, qi * q_rows)
+    q_first = tl.load(Q_START + qi, mask=there & (q_ragged != 0), other=0) + tl.where(
+        q_ragged != 0, 0, qi * q_rows
+    )
     q_count = tl.load(Q_LENGTH + qi, mask=there & (q_ragged != 0), other=0) + q_rows
     maxima = ROWMAX + column.to(tl.int64) * (segments * maxima_stride) + tl.where(packed != 0, q_first, 0)
     total = tl.zeros([PAIRS], tl.float64)
@@ -66,20 +73,29 @@ def finish(
     tl.store(OUT + query * total_columns + first_column + column, scores, mask=there)
 
 
-@triton.jit(do_not_specialize=["columns", "first_column", "total_columns", "blocks", "block_stride", "documents", "listed"],
-            do_not_specialize_on_alignment=["SUMS", "X_INDEX", "OUT"])  # fmt: skip
+_BLOCK_SIZES = [
+    "columns", "first_column", "total_columns", "blocks", "block_stride", "queries", "documents", "listed",
+]  # fmt: skip
+_BLOCK_INDICES = ["SUMS", "Q_INDEX", "X_INDEX", "OUT"]
+
+
+@triton.jit(do_not_specialize=_BLOCK_SIZES, do_not_specialize_on_alignment=_BLOCK_INDICES)
 def add_blocks(
-    SUMS, X_INDEX, OUT, columns: "i32", first_column: "i64", total_columns: "i64", blocks: "i32",
-    block_stride: "i64", documents: "i64", listed: "i32", PAIRS: tl.constexpr, BLOCKS: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    SUMS, Q_INDEX, X_INDEX, OUT,
+    columns: tl.int32, first_column: tl.int64, total_columns: tl.int64, blocks: tl.int32,
+    block_stride: tl.int64, queries: tl.int64, documents: tl.int64, listed: tl.int32,
+    PAIRS: tl.constexpr, BLOCKS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """SUMS float64 [columns, block_stride], `blocks` of each query side by side → OUT as in `finish`."""
     if DEPENDENT:
         gdc_wait()
-    column = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
-    query = tl.program_id(1).to(tl.int64)
+    tiles = tl.cdiv(columns, PAIRS)
+    column = tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)
+    query = (tl.program_id(0) // tiles).to(tl.int64)
     there = column < columns
+    qi = tl.load(Q_INDEX + first_column + column, mask=there & (listed != 0), other=0)
     di = tl.load(X_INDEX + first_column + column, mask=there & (listed != 0), other=0)
+    inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
     total = tl.zeros([PAIRS], tl.float64)
     sums = SUMS + column.to(tl.int64)[:, None] * block_stride + query * blocks
     block = tl.arange(0, BLOCKS)[None, :]
@@ -87,7 +103,7 @@ def add_blocks(
         part = tl.load(sums + first + block, mask=there[:, None] & (first + block < blocks), other=0.0)
         for each in tl.static_range(BLOCKS):
             total += tl.sum(tl.where(block == each, part, 0.0), axis=1)
-    scores = tl.where((di >= 0) & (di < documents), total.to(tl.float32), float("nan"))
+    scores = tl.where(inside, total.to(tl.float32), float("nan"))
     tl.store(OUT + query * total_columns + first_column + column, scores, mask=there)
 
 
@@ -111,4 +127,4 @@ def tile(longest: int | None, segments: int) -> Tile:
 
 
 KERNEL = Kernel(finish, tensors=slice(0, 7))
-BLOCKS_KERNEL = Kernel(add_blocks, tensors=slice(0, 3))
+BLOCKS_KERNEL = Kernel(add_blocks, tensors=slice(0, 4))

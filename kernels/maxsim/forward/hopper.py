@@ -33,8 +33,10 @@ __all__ = ["KERNEL", "REGISTERS", "descriptor", "long_query_hopper", "programs"]
 # Of each thread that multiplies: 128 accumulators, and room for the rest. The other two warps need few.
 REGISTERS, COPY_REGISTERS = 224, gl.constexpr(56)
 
-_RUNTIME = ["q_count", "x_item", "x_rows", "x_ragged", "documents", "listed", "first_column", "columns", "segments",
-            "chunks", "maxima_stride", "block_stride", "score_stride"]  # fmt: skip
+_RUNTIME = [
+    "q_count", "x_item", "x_rows", "x_ragged", "documents", "listed", "first_column", "columns", "segments",
+    "chunks", "maxima_stride", "block_stride", "score_stride",
+]  # fmt: skip
 _INDICES = ["X_START", "X_LENGTH", "X_MASK", "X_INDEX", "ROWMAX", "SUMS", "SCORES"]
 
 
@@ -57,9 +59,9 @@ def _sum_rows(maxima, BLOCKS: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def _item(item, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
-          BD: gl.constexpr):  # fmt: skip
+def _item(item, items, where, BD: gl.constexpr):
     """First row, first mask and number of tokens of a work item: a segment of a document, whole tiles."""
+    X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments = where
     column, segment = first_column + item, 0
     if segments > 1:
         # A division takes as long as a tile: only where it must be.
@@ -80,22 +82,20 @@ def _item(item, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, doc
 
 @gluon.jit
 def _copy(
-    q_desc, x_desc, q_tile, ring, q_ready, full, empty, chunk, first, step, items,
-    X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
+    q_desc, x_desc, q_tile, ring, q_ready, full, empty, work, where,
     BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The copy warp: the query chunk once, then every tile of every item into the ring."""
     HALF: gl.constexpr = BQ // 2
+    chunk, first, step, items = work
     mbarrier.expect(q_ready, 2 * q_desc.block_type.nbytes)
     tma.async_copy_global_to_shared(q_desc, [chunk * BQ, 0], q_ready, q_tile.index(0))
     tma.async_copy_global_to_shared(q_desc, [chunk * BQ + HALF, 0], q_ready, q_tile.index(1))
     tile = 0
-    start, _, count = _item(first, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed,
-                            first_column, segments, BD)  # fmt: skip
+    start, _, count = _item(first, items, where, BD)
     for item in range(first, items, step):
         # The next item is looked up while this one is copied.
-        next_start, _, next_count = _item(item + step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
-                                          documents, listed, first_column, segments, BD)  # fmt: skip
+        next_start, _, next_count = _item(item + step, items, where, BD)
         for token in range(0, count, BD):
             slot = tile % STAGES
             # The ring starts out empty: the first wait in each slot is for a phase that is already over.
@@ -117,7 +117,9 @@ def _tile_maxima(query, tokens, mine, other, read, parity, count, live, query_ax
     """
     HALF: gl.constexpr = query.shape[0]
     WIDTH: gl.constexpr = tokens.shape[0]
-    wgmma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16])
+    wgmma: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16]
+    )
     zero = gl.zeros([HALF, WIDTH], gl.float32, wgmma)
     mbarrier.wait(mine, parity)
     products = warpgroup_mma(query, tokens.permute((1, 0)), zero, use_acc=False, is_async=True)
@@ -138,26 +140,26 @@ def _tile_maxima(query, tokens, mine, other, read, parity, count, live, query_ax
 @gluon.jit
 def _multiply(
     q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK, q_count, maxima_stride,
-    chunk, first, step, items,
-    X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
+    work, where,
     GROUP: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr,
     SUM_ROWS: gl.constexpr,
 ):  # fmt: skip
     """A warpgroup: maxima of its half of the query rows over every item."""
+    chunk, first, step, items = work
     HALF: gl.constexpr = BQ // 2
     NARROW: gl.constexpr = BD // 2
-    wgmma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BD, 16])
+    wgmma: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BD, 16]
+    )
     query_axis: gl.constexpr = gl.SliceLayout(1, wgmma)
     token_axis: gl.constexpr = gl.SliceLayout(0, wgmma)
     row = chunk * BQ + GROUP * HALF + gl.arange(0, HALF, query_axis)
     query, mine, other = q_tile.index(GROUP), turn.index(GROUP), turn.index(1 - GROUP)
     mbarrier.wait(q_ready, 0)
     tile, done = 0, 0
-    _, mask_start, count = _item(first, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed,
-                                 first_column, segments, BD)  # fmt: skip
+    _, mask_start, count = _item(first, items, where, BD)
     for item in range(first, items, step):
-        _, next_mask_start, next_count = _item(item + step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
-                                               documents, listed, first_column, segments, BD)  # fmt: skip
+        _, next_mask_start, next_count = _item(item + step, items, where, BD)
         best = gl.full([HALF], float("-inf"), gl.float32, query_axis)
         for token in range(0, count, BD):
             slot, parity, left = tile % STAGES, tile & 1, count - token
@@ -170,7 +172,9 @@ def _multiply(
             tokens, read = ring.index(slot), empty.index(slot)
             highest = best
             if MASKED or left > NARROW:
-                highest = _tile_maxima(query, tokens, mine, other, read, parity, left, live, query_axis, MASKED)
+                highest = _tile_maxima(
+                    query, tokens, mine, other, read, parity, left, live, query_axis, MASKED
+                )
             else:
                 # The end of a document: half a tile costs half.
                 end = tokens.slice(0, NARROW, dim=0)
@@ -178,7 +182,7 @@ def _multiply(
             best = _max_or_nan(best, highest)
             tile += 1
         if SUM_ROWS == 0:
-            gl.store(ROWMAX + item.to(gl.int64) * maxima_stride + row, best, mask=row < q_count)
+            gl.store(ROWMAX + gl.cast(item, gl.int64) * maxima_stride + row, best, mask=row < q_count)
         else:
             # Handed to the adding warp through one of two buffers.
             buffer = done % 2
@@ -191,11 +195,12 @@ def _multiply(
 
 @gluon.jit
 def _add(
-    maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, chunk, first, step, items, first_column,
+    maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, work, first_column,
     BQ: gl.constexpr, SUM_ROWS: gl.constexpr,
 ):  # fmt: skip
     """The adding warp: row maxima of each item → sums of SUM_ROWS rows, or scores. SUM_ROWS 0: nothing."""
     if SUM_ROWS != 0:
+        chunk, first, step, items = work
         BLOCKS: gl.constexpr = BQ // SUM_ROWS
         lanes: gl.constexpr = gl.BlockedLayout([BQ // 32], [32], [1], [0])
         flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
@@ -220,19 +225,20 @@ def _add(
                 score = SCORES + block.to(gl.int64) * score_stride + column
                 gl.store(score, sums.to(gl.float32), mask=block * SUM_ROWS < q_count)
             else:
-                sum_of = SUMS + item.to(gl.int64) * block_stride + block
+                sum_of = SUMS + gl.cast(item, gl.int64) * block_stride + block
                 gl.store(sum_of, sums, mask=block * SUM_ROWS < q_count)
-            done += 1
+            done += 1  # noqa: SIM113 — the compiler knows no enumerate
 
 
 @gluon.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def long_query_hopper(
     q_desc, x_desc, X_START, X_LENGTH, X_MASK, X_INDEX, ROWMAX, SUMS, SCORES,
-    q_count: "i32", x_item: "i64", x_rows: "i64", x_ragged: "i32", documents: "i64", listed: "i32",
-    first_column: "i32", columns: "i32", segments: "i32", chunks: "i32", maxima_stride: "i64",
-    block_stride: "i32", score_stride: "i64",
-    D: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr, SUM_ROWS: gl.constexpr,
-    REGISTERS: gl.constexpr,
+    q_count: tl.int32, x_item: tl.int64, x_rows: tl.int64, x_ragged: tl.int32, documents: tl.int64,
+    listed: tl.int32, first_column: tl.int32, columns: tl.int32, segments: tl.int32, chunks: tl.int32,
+    maxima_stride: tl.int64,
+    block_stride: tl.int32, score_stride: tl.int64,
+    D: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, MASKED: gl.constexpr,
+    SUM_ROWS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """q_desc, x_desc: boxes [BQ/2, D] and [BD, D] of packed rows → row maxima, sums of rows, or scores.
 
@@ -244,8 +250,9 @@ def long_query_hopper(
     Grid (chunks · groups,).
     """
     program = gl.program_id(0)
-    chunk, first, step = program % chunks, program // chunks, gl.num_programs(0) // chunks
     items = columns * segments
+    work = (program % chunks, program // chunks, gl.num_programs(0) // chunks, items)
+    where = (X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments)
     q_tile = gl.allocate_shared_memory(q_desc.dtype, [2, BQ // 2, D], q_desc.layout)
     ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BD, D], x_desc.layout)
     q_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -269,16 +276,12 @@ def long_query_hopper(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (_multiply, (q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK, q_count,
-                         maxima_stride, chunk, first, step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
-                         documents, listed, first_column, segments, 0, BQ, BD, STAGES, MASKED, SUM_ROWS)),
-            (_multiply, (q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK, q_count,
-                         maxima_stride, chunk, first, step, items, X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged,
-                         documents, listed, first_column, segments, 1, BQ, BD, STAGES, MASKED, SUM_ROWS)),
-            (_copy, (q_desc, x_desc, q_tile, ring, q_ready, full, empty, chunk, first, step, items,
-                     X_START, X_LENGTH, X_INDEX, x_item, x_rows, x_ragged, documents, listed, first_column, segments,
-                     BQ, BD, STAGES)),
-            (_add, (maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, chunk, first, step, items,
+            (_multiply, (q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK,
+                         q_count, maxima_stride, work, where, 0, BQ, BD, STAGES, MASKED, SUM_ROWS)),
+            (_multiply, (q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK,
+                         q_count, maxima_stride, work, where, 1, BQ, BD, STAGES, MASKED, SUM_ROWS)),
+            (_copy, (q_desc, x_desc, q_tile, ring, q_ready, full, empty, work, where, BQ, BD, STAGES)),
+            (_add, (maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, work,
                     first_column, BQ, SUM_ROWS)),
         ],
         [4, 1, 1],
@@ -287,7 +290,7 @@ def long_query_hopper(
 
 
 def descriptor(side: Side, rows: int, columns: int) -> TensorDescriptor:
-    """What the copy engine needs to know of a row table [R, d]: boxes of rows × columns, zeros past its edges."""
+    """What the copy engine needs to know of a row table: boxes of rows × columns, zeros past its edges."""
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     shape, strides = [side.table_rows, side.dim], [side.row_stride, 1]
     return TensorDescriptor(side.tokens, shape, strides, [rows, columns], layout)

@@ -54,7 +54,7 @@ class Kernel:
 
     def launch(
         self,
-        grid: tuple[int, int],
+        programs: int,
         key: Hashable,
         arguments: tuple[Any, ...],
         constants: Callable[[], tuple[Any, ...]],
@@ -65,15 +65,15 @@ class Kernel:
 
         `constants` is asked only then. A known variant allocates nothing and waits for nothing.
         """
-        if grid[0] == 0 or grid[1] == 0:
+        if programs == 0:
             return
         if INTERPRETED:
-            self.function[grid](*arguments, *constants(), **options.keywords())
+            self.function[(programs,)](*arguments, *constants(), **options.keywords())
             return
         index = device.index
         if index != torch._C._cuda_getDevice():
             with torch.cuda.device(index):
-                self.launch(grid, key, arguments, constants, options, device)
+                self.launch(programs, key, arguments, constants, options, device)
             return
         variant = self._variants.get((index, key))
         if variant is None:
@@ -83,7 +83,7 @@ class Kernel:
         plain = list(arguments)
         plain[self._tensors] = map(Tensor.data_ptr, arguments[self._tensors])
         compiled.run(
-            grid[0], grid[1], 1, torch._C._cuda_getCurrentRawStream(index), compiled.function,
+            programs, 1, 1, torch._C._cuda_getCurrentRawStream(index), compiled.function,
             compiled.packed_metadata, None, None, None, *plain, *variant.constants,
         )  # fmt: skip
 

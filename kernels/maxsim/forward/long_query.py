@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from maxsim.forward.launch import Kernel
+from maxsim.forward.products import multiply
 from maxsim.forward.rowsum import largest, max_or_nan
 
 __all__ = ["KERNEL", "long_query"]
@@ -24,12 +25,13 @@ _INDICES = ["Q_START", "Q_LENGTH", "X_START", "X_LENGTH", "X_MASK", "Q_INDEX", "
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def long_query(
     Q, Q_START, Q_LENGTH, X, X_START, X_LENGTH, X_MASK, Q_INDEX, X_INDEX, ROWMAX,
-    q_stride: "i64", q_col: "i64", q_rows: "i64", q_ragged: "i32",
-    x_stride: "i64", x_col: "i64", x_item: "i64", x_step: "i64", x_rows: "i64", x_ragged: "i32",
-    queries: "i32", documents: "i32", listed: "i32", packed: "i32", first_column: "i32",
-    segments: "i32", chunks: "i32", maxima_stride: "i64",
+    q_stride: tl.int64, q_col: tl.int64, q_rows: tl.int64, q_ragged: tl.int32,
+    x_stride: tl.int64, x_col: tl.int64, x_item: tl.int64, x_step: tl.int64, x_rows: tl.int64,
+    x_ragged: tl.int32,
+    queries: tl.int32, documents: tl.int32, listed: tl.int32, packed: tl.int32, first_column: tl.int32,
+    segments: tl.int32, chunks: tl.int32, maxima_stride: tl.int64,
     D: tl.constexpr, BK: tl.constexpr, BQ: tl.constexpr, BD: tl.constexpr, STAGES: tl.constexpr,
-    MASKED: tl.constexpr, ALIGNED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, ALIGNED: tl.constexpr, COMPUTE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Operands as `rows.Side` describes them → ROWMAX [columns, segments, maxima_stride].
 
@@ -74,7 +76,7 @@ def long_query(
         whole = 0 if MASKED else count - count % BD
         for first in tl.range(0, whole, BD, num_stages=STAGES):
             x = tl.load(base + first * step + lines, mask=(k < D)[:, None], other=0.0)
-            products = tl.dot(q, x.to(COMPUTE), input_precision=PRECISION)  # [BQ, BD]
+            products = multiply(q, x.to(COMPUTE), True, EXACT)  # [BQ, BD]
             best = max_or_nan(best, largest(products, 1))
         # The last tile, or all of them under a mask.
         for first in tl.range(whole, count, BD, num_stages=STAGES):
@@ -82,7 +84,7 @@ def long_query(
             x = tl.load(base + first * step + lines, mask=live[None, :] & (k < D)[:, None], other=0.0)
             if MASKED:
                 live &= tl.load(x_mask + first + t, mask=live, other=0) != 0
-            products = tl.dot(q, x.to(COMPUTE), input_precision=PRECISION)
+            products = multiply(q, x.to(COMPUTE), True, EXACT)
             products = tl.where(live[None, :], products, float("-inf"))
             best = max_or_nan(best, largest(products, 1))
     else:
@@ -93,9 +95,15 @@ def long_query(
             offset = (i % K_TILES) * BK
             live = first + t < count
             wide = offset + k < D
-            x = tl.load(base + first * step + offset * x_col + lines, mask=live[None, :] & wide[:, None], other=0.0)
-            q = tl.load(query[:, None] + (offset + k)[None, :] * q_col, mask=there[:, None] & wide[None, :], other=0.0)
-            products = tl.dot(q.to(COMPUTE), x.to(COMPUTE), products, input_precision=PRECISION)
+            x = tl.load(
+                base + first * step + offset * x_col + lines, mask=live[None, :] & wide[:, None], other=0.0
+            )
+            q = tl.load(
+                query[:, None] + (offset + k)[None, :] * q_col, mask=there[:, None] & wide[None, :], other=0.0
+            )
+            # Added outside the tensor core, as in short_query, and by a multiply-add for the same reason.
+            part = multiply(q.to(COMPUTE), x.to(COMPUTE), True, EXACT)
+            products = tl.fma(part, 1.0, products)
             if offset + BK >= D:
                 if MASKED:
                     live &= tl.load(x_mask + first + t, mask=live, other=0) != 0

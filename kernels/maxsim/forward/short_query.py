@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from maxsim.forward.launch import Kernel
+from maxsim.forward.products import multiply
 from maxsim.forward.rowsum import largest, max_or_nan, sum_rows
 
 __all__ = ["KERNEL", "short_query"]
@@ -19,18 +20,31 @@ _RUNTIME = [
     "x_stride", "x_col", "x_item", "x_step", "x_rows", "x_ragged",
     "queries", "documents", "listed", "segments", "maxima_stride",
 ]  # fmt: skip
-_INDICES = ["Q_START", "Q_LENGTH", "Q_MASK", "X_START", "X_LENGTH", "X_MASK", "Q_INDEX", "X_INDEX", "OUT", "ROWMAX"]
+_INDICES = [
+    "Q_START",
+    "Q_LENGTH",
+    "Q_MASK",
+    "X_START",
+    "X_LENGTH",
+    "X_MASK",
+    "Q_INDEX",
+    "X_INDEX",
+    "OUT",
+    "ROWMAX",
+]
 
 
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def short_query(
     Q, Q_START, Q_LENGTH, Q_MASK, X, X_START, X_LENGTH, X_MASK, Q_INDEX, X_INDEX, OUT, ROWMAX,
-    q_stride: "i64", q_col: "i64", q_item: "i64", q_step: "i64", q_rows: "i64", q_ragged: "i32", q_masked: "i32",
-    x_stride: "i64", x_col: "i64", x_item: "i64", x_step: "i64", x_rows: "i64", x_ragged: "i32",
-    queries: "i32", documents: "i32", listed: "i32", segments: "i32", maxima_stride: "i64",
+    q_stride: tl.int64, q_col: tl.int64, q_item: tl.int64, q_step: tl.int64, q_rows: tl.int64,
+    q_ragged: tl.int32, q_masked: tl.int32,
+    x_stride: tl.int64, x_col: tl.int64, x_item: tl.int64, x_step: tl.int64, x_rows: tl.int64,
+    x_ragged: tl.int32,
+    queries: tl.int32, documents: tl.int32, listed: tl.int32, segments: tl.int32, maxima_stride: tl.int64,
     D: tl.constexpr, BK: tl.constexpr, BQ: tl.constexpr, BD: tl.constexpr, STAGES: tl.constexpr,
     MASKED: tl.constexpr, ALIGNED: tl.constexpr, CHUNKED: tl.constexpr,
-    COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    COMPUTE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Operands as `rows.Side` describes them. Grid (pairs · segments,).
 
@@ -74,7 +88,7 @@ def short_query(
         query = Q + (q_first + rows.to(tl.int64) * q_step) * q_stride  # [BQ]
         best = _maxima(
             query, there, q_col, base, step, x_col, x_mask + low, high - low,
-            D, BK, BQ, BD, STAGES, MASKED, COMPUTE, PRECISION,
+            D, BK, BQ, BD, STAGES, MASKED, COMPUTE, EXACT,
         )  # fmt: skip
         if segments == 1:
             live = there & (tl.load(q_mask + rows, mask=there & (q_masked != 0), other=1) != 0)
@@ -90,7 +104,7 @@ def short_query(
 def _maxima(
     query, there, q_col, base, step, x_col, x_mask, count,
     D: tl.constexpr, BK: tl.constexpr, BQ: tl.constexpr, BD: tl.constexpr, STAGES: tl.constexpr,
-    MASKED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, COMPUTE: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """The largest inner product of each query row with `count` tokens from `base` on, float32 [BQ]."""
     k, t = tl.arange(0, BK), tl.arange(0, BD)
@@ -104,7 +118,7 @@ def _maxima(
             x = tl.load(base + first * step + lines, mask=live[:, None] & (k < D)[None, :], other=0.0)
             if MASKED:
                 live &= tl.load(x_mask + first + t, mask=live, other=0) != 0
-            products = tl.dot(x.to(COMPUTE), q, input_precision=PRECISION)  # [BD, BQ]
+            products = multiply(x.to(COMPUTE), q, False, EXACT)  # [BD, BQ]
             best = max_or_nan(best, tl.where(live[:, None], products, float("-inf")))
     else:
         # Wide rows: tokens × columns in one flat loop, so that loads run ahead across tokens too.
@@ -115,9 +129,17 @@ def _maxima(
             column = (i % K_TILES) * BK
             live = first + t < count
             wide = column + k < D
-            x = tl.load(base + first * step + column * x_col + lines, mask=live[:, None] & wide[None, :], other=0.0)
-            q = tl.load(query[None, :] + (column + k)[:, None] * q_col, mask=there[None, :] & wide[:, None], other=0.0)
-            products = tl.dot(x.to(COMPUTE), q.to(COMPUTE), products, input_precision=PRECISION)
+            x = tl.load(
+                base + first * step + column * x_col + lines, mask=live[:, None] & wide[None, :], other=0.0
+            )
+            q = tl.load(
+                query[None, :] + (column + k)[:, None] * q_col, mask=there[None, :] & wide[:, None], other=0.0
+            )
+            # Added outside the tensor core, which drops what lies below its accumulator's last bit: over a
+            # thousand columns that would bias a product by millionths. (The compiler would fold an addition
+            # into the product again; it leaves a multiply-add alone.)
+            part = multiply(x.to(COMPUTE), q.to(COMPUTE), False, EXACT)
+            products = tl.fma(part, 1.0, products)
             if column + BK >= D:
                 if MASKED:
                     live &= tl.load(x_mask + first + t, mask=live, other=0) != 0

@@ -27,7 +27,7 @@ def warmup(dims: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.dev
     """Compile for token widths and dtypes, both sides alike; queries in float32 against each dtype too."""
     before, start = compilations(), time.perf_counter()
     for choice, left, right in cases(dims, dtypes, device):
-        scores = torch.empty(left.count, right.count, dtype=torch.float32, device=device)
+        scores = torch.empty(left.items, right.items, dtype=torch.float32, device=device)
         backend.run(choice, left, right, None, None, scores)
     torch.cuda.synchronize(device)
     return Warmup(compilations() - before, time.perf_counter() - start)
@@ -48,9 +48,11 @@ def cases(
                         if not runs_on(config, device):
                             continue
                         for form, left in _queries(dim, query_dtype, device).items():
-                            if form in _FORMS[config.kernel]:
-                                segments = 3 if form.startswith("split") else 1
-                                yield Choice(name, "warm-up", config, segments, form == "unknown"), left, right
+                            if form not in _FORMS[config.kernel] or (form, name) == ("unknown", "short-32"):
+                                continue
+                            segments = 3 if form.startswith("split") else 1
+                            chunked = config.kernel == "short_query" and form == "unknown"
+                            yield Choice(name, "warm-up", config, segments, chunked), left, right
 
 
 # Which forms of queries make a kernel, or the one that finishes its work, a variant of its own.

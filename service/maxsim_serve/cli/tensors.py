@@ -123,8 +123,10 @@ def open_npz(path: Path) -> PackedRows:
 def _array_header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and dtype of the `.npy` that starts here."""
     version = np.lib.format.read_magic(member)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, is_fortran, dtype = read(member)
+    if version == (1, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(member)
+    else:
+        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(member)
     if is_fortran:
         raise ValueError("tokens is stored column by column; save it in C order")
     if dtype.str not in ("<f2", "<f4"):
