@@ -29,7 +29,8 @@ def test_every_form_scores_the_same_documents(seeded, form, lengths, queries):
     some.prepare()
     wanted = maxsim.reference.score(some.queries.double(), some.documents)
     assert exact.relative_error(exact.scores(some.queries, some.documents), wanted) < 1e-12
-    assert exact.relative_error(some.score(), wanted) < 1e-5
+    # A document of one token can score about nothing, and no error is small beside that.
+    torch.testing.assert_close(some.score().double(), wanted, rtol=0, atol=1e-5)
 
 
 def test_a_work_list_scores_its_pairs(seeded):
@@ -38,7 +39,8 @@ def test_a_work_list_scores_its_pairs(seeded):
     some.prepare()
     wanted = maxsim.reference.score_pairs(some.queries.double(), some.documents, *pairs)
     assert exact.relative_error(exact.scores(some.queries, some.documents, pairs), wanted) < 1e-12
-    assert exact.relative_error(some.score(), wanted) < 1e-5
+    # A document of one token can score about nothing, and no error is small beside that.
+    torch.testing.assert_close(some.score().double(), wanted, rtol=0, atol=1e-5)
     together = gathered(some)
     for i, document in enumerate(pairs[1].tolist()):
         assert torch.equal(together[i], some.documents[document])
