@@ -92,6 +92,7 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
     elif width <= 128:
         table = {
             "short-32": ("short_query", 32, 32, width, 3, Options(1)),
+            "few-32": ("short_query", 32, 64, width, 3, Options(4)),
             "short-64": ("short_query", 64, 64, width, 2, Options(4)),
             "long": ("long_query", 128, 64, width, 3, Options(4)),
             "hopper-128": ("hopper", 128, 128, max(width, 64), 4, Options(4)),
@@ -131,12 +132,20 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
         reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
         return Choice("short-query", reason, table["short-64"], chunked=True)
     config = table["short-32" if rows <= 32 else "short-64"]
-    segments = _segments(right, columns, config) if left.items == 1 or pairs is not None else 1
+    processors = _processors(right.tokens.device)
+    if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * processors:
+        return Choice("short-query", "few query rows: bound by reading the documents", config)
+    segments = 1
+    if left.items == 1 or pairs is not None:
+        wanted = SPLIT_TARGET_PROGRAMS_PER_SM * processors
+        segments = _parts(columns, wanted, right.longest, SPLIT_MIN_TOKENS)
     if segments > 1:
         return Choice(
             "split-document", "few long documents: segments of them fill the chip", config, segments
         )
-    return Choice("short-query", "few query rows: bound by reading the documents", config)
+    # One wave of programs: the sooner each is done the better, however many more it could be.
+    config = table.get("few-32", config) if rows <= 32 else config
+    return Choice("short-query", "few query rows, few documents: four warps to each", config)
 
 
 def _many_rows(
@@ -158,13 +167,6 @@ def _many_rows(
     chunks = max(-(-rows // config.query_rows), 1)
     wanted = SPLIT_TARGET_PROGRAMS_PER_SM * _processors(right.tokens.device) // chunks
     return Choice(name, reason, config, _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS))
-
-
-def _segments(right: Side, columns: int, config: Config) -> int:
-    processors = _processors(right.tokens.device)
-    if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * processors:
-        return 1
-    return _parts(columns, SPLIT_TARGET_PROGRAMS_PER_SM * processors, right.longest, SPLIT_MIN_TOKENS)
 
 
 def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int) -> int:
