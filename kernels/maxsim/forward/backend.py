@@ -99,7 +99,7 @@ def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, d
         rows = left.items * left.length if packed else left.length
     else:
         rows = left.table_rows if packed else left.longest or 0
-    if config.kernel == "hopper" and choice.segments == 1 and summed(left, right):
+    if config.kernel == "hopper" and choice.segments == 1 and summed(left):
         _summed(choice, left, right, query_index, document_index, scores, rows)
         return
     columns = scores.shape[-1]

@@ -159,7 +159,7 @@ def _many_rows(
         config = table["hopper-128" if small else "hopper-256"]
         groups = max(_processors(right.tokens.device) // max(-(-rows // config.query_rows), 1), 1)
         segments = 1
-        if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left, right):
+        if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left):
             segments = _parts(columns, groups * HOPPER_ITEMS_PER_GROUP, right.longest, HOPPER_MIN_TOKENS)
         return Choice(f"{name}-hopper", reason + "; copy engine and wgmma", config, segments)
     wide = table.get("long-wide")
@@ -176,13 +176,9 @@ def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int) 
     return max(min(-(-wanted_items // items), longest // min_tokens), 1)
 
 
-def summed(left: Side, right: Side) -> bool:
-    """Whether the Hopper kernel adds up a query's rows itself: whole blocks of 64 rows, or 32 rows in all.
-
-    Only beside documents of one length: with ragged ones the sums once failed a test of bits on an H200,
-    and the cause has not been found.
-    """
-    if left.starts is not None or left.mask is not None or right.starts is not None:
+def summed(left: Side) -> bool:
+    """Whether the Hopper kernel adds up a query's rows itself: whole blocks of 64 rows, or 32 rows in all."""
+    if left.starts is not None or left.mask is not None:
         return False
     return left.items == 1 or left.length == BLOCK_ROWS // 2 or left.length % BLOCK_ROWS == 0
 

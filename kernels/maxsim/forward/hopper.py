@@ -92,10 +92,11 @@ def _copy(
     tma.async_copy_global_to_shared(q_desc, [chunk * BQ, 0], q_ready, q_tile.index(0))
     tma.async_copy_global_to_shared(q_desc, [chunk * BQ + HALF, 0], q_ready, q_tile.index(1))
     tile = 0
-    start, _, count = _item(first, items, where, BD)
     for item in range(first, items, step):
-        # The next item is looked up while this one is copied.
-        next_start, _, next_count = _item(item + step, items, where, BD)
+        # Looked up when it is due, not an item ahead as in _multiply: carried through this loop, `count` is
+        # taken for an invariant by Triton 3.6, and each document gets as many tiles as the first. The ring
+        # is ahead in any case.
+        start, _, count = _item(item, items, where, BD)
         for token in range(0, count, BD):
             slot = tile % STAGES
             # The ring starts out empty: the first wait in each slot is for a phase that is already over.
@@ -105,7 +106,6 @@ def _copy(
             mbarrier.expect(full.index(slot), x_desc.block_type.nbytes)
             tma.async_copy_global_to_shared(x_desc, [start + token, 0], full.index(slot), ring.index(slot))
             tile += 1
-        start, count = next_start, next_count
 
 
 @gluon.jit
@@ -190,7 +190,8 @@ def _multiply(
             maxima.index(buffer).slice(GROUP * HALF, HALF).store(best)
             mbarrier.arrive(ready.index(buffer), count=1)
             done += 1
-        mask_start, count = next_mask_start, next_count
+        mask_start = next_mask_start
+        count = next_count
 
 
 @gluon.jit
