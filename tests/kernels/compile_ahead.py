@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from maxsim.forward import backend, choose, hopper, launch, warmup
+from maxsim.forward import backend, choose, launch, warmup
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 NAMES = {
@@ -54,7 +54,7 @@ def recorded(capability: int) -> Iterator[tuple[dict[str, Any], Any, tuple[Any, 
     """(what it is, function, arguments, constants, options) of every launch on a GPU of this capability."""
     choose._hopper = lambda device: capability == 90
     choose.hopper_or_newer = backend.hopper_or_newer = lambda device: capability >= 90
-    hopper.programs = lambda device: 132
+    backend.processors = lambda device: 132
     launches = []
     launch.Kernel.launch = lambda self, grid, key, arguments, constants, options, device: launches.append(
         (self.function, arguments, constants(), options)

@@ -187,7 +187,7 @@ def _interpret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "_on_gpu", lambda documents: True)
     monkeypatch.setattr(operators, "parts", parts)
     monkeypatch.setattr(operators, "_check_range", lambda *_: None)
-    monkeypatch.setattr(choose, "_processors", lambda device: INTERPRETED_PROCESSORS)
+    monkeypatch.setattr(choose, "processors", lambda device: INTERPRETED_PROCESSORS)
     _watch(monkeypatch)
 
 

@@ -27,14 +27,14 @@ def choose(monkeypatch):
 
 @pytest.fixture
 def h200(choose, monkeypatch):
-    monkeypatch.setattr(choose, "_processors", lambda device: 132)
+    monkeypatch.setattr(choose, "processors", lambda device: 132)
     monkeypatch.setattr(choose, "_hopper", lambda device: True)
     return choose
 
 
 @pytest.fixture
 def a100(choose, monkeypatch):
-    monkeypatch.setattr(choose, "_processors", lambda device: 108)
+    monkeypatch.setattr(choose, "processors", lambda device: 108)
     monkeypatch.setattr(choose, "_hopper", lambda device: False)
     return choose
 

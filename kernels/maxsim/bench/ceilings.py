@@ -13,7 +13,7 @@ from torch import Tensor
 
 from maxsim.bench.gpu_timing import GpuClock, events_ms
 
-__all__ = ["DTYPE_NAMES", "Ceilings", "measure", "no_tf32"]
+__all__ = ["DTYPE_NAMES", "Ceilings", "float32_products", "measure"]
 
 DTYPE_NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "float32"}
 
@@ -92,16 +92,16 @@ def _matmul_tflop_per_s(dtype: torch.dtype) -> float:
     # Random values: the chip clocks down on them, and up again on zeros.
     left, right = (torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda", dtype=dtype) for _ in range(2))
     product = torch.empty_like(left)
-    with no_tf32():
+    with float32_products("highest"):
         best_ms = min(events_ms(lambda: torch.mm(left, right, out=product)) for _ in range(RUNS))
     return 2 * MATMUL_SIZE**3 / best_ms / 1e9
 
 
 @contextmanager
-def no_tf32() -> Iterator[None]:
-    """Inside, float32 products of PyTorch are float32 products."""
+def float32_products(precision: str) -> Iterator[None]:
+    """Inside, PyTorch makes float32 products so: "highest" keeps all bits, "high" may use TF32."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:

@@ -1,11 +1,11 @@
 """MaxSim as people write it in PyTorch: the whole similarity tensor, then its maxima, then their sum."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from maxsim.bench.ceilings import float32_products
 from maxsim.bench.work import Work
 
 __all__ = ["half", "spellings"]
@@ -27,7 +27,7 @@ def spellings(work: Work) -> dict[str, Callable[[], Tensor]]:
     compiled = torch.compile(half, dynamic=False)
 
     def matched() -> Tensor:
-        with _tf32():
+        with float32_products("high"):
             return torch.einsum("qd,nld->nql", query32, documents32).amax(dim=2).sum(dim=1)
 
     return {
@@ -35,13 +35,3 @@ def spellings(work: Work) -> dict[str, Callable[[], Tensor]]:
         "naive fp16": lambda: half(query, documents),
         "torch.compile": lambda: compiled(query, documents),
     }
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -13,7 +13,7 @@ from torch import Tensor
 from maxsim import reference
 from maxsim.forward import finish as finishing
 from maxsim.forward import long_query, short_query
-from maxsim.forward.choose import Choice, aligned, choose, compute_dtype, hopper_or_newer, summed
+from maxsim.forward.choose import Choice, aligned, choose, compute_dtype, hopper_or_newer, processors, summed
 from maxsim.forward.launch import INTERPRETED, Options
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Side
@@ -200,7 +200,8 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
             hopper.REGISTERS,
         )
 
-    groups = max(min(hopper.programs(device) // chunks, len(cells) * choice.segments), 1)
+    # One program an SM.
+    groups = max(min(processors(device) // chunks, len(cells) * choice.segments), 1)
     key = (config.key, left.tokens.dtype, masked, sum_rows)
     hopper.KERNEL.launch(groups * chunks, key, arguments, constants, config.options, device)
 

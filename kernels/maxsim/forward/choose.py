@@ -23,6 +23,7 @@ __all__ = [
     "compute_dtype",
     "configs",
     "hopper_or_newer",
+    "processors",
     "runs_on",
     "summed",
     "without_splitting",
@@ -113,13 +114,12 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
 
 def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
     """The plan for all pairs of two sides, or for a work list of `pairs`."""
-    dtype = compute_dtype(left.tokens, right.tokens)
-    table = configs(right.dim, dtype)
+    table = configs(right.dim, compute_dtype(left.tokens, right.tokens))
     columns = left.items * right.items if pairs is None else pairs
     rows = left.longest
     if left.items > 1 and pairs is None and _scored_whole(left):
         return _many_rows(
-            left, right, right.items, "multi-query", "several queries: a document tile is read once"
+            table, left, right, right.items, "multi-query", "several queries: a document tile is read once"
         )
     if (
         rows is not None
@@ -127,17 +127,19 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
         and (left.items == 1 or pairs is not None)
         and _scored_whole(left)
     ):
-        return _many_rows(left, right, columns, "long-query", "many query rows: bound by arithmetic", pairs)
+        return _many_rows(
+            table, left, right, columns, "long-query", "many query rows: bound by arithmetic", pairs
+        )
     if rows is None or rows > SHORT_ROWS:
         reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
         return Choice("short-query", reason, table["short-64"], chunked=True)
     config = table["short-32" if rows <= 32 else "short-64"]
-    processors = _processors(right.tokens.device)
-    if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * processors:
+    available = processors(right.tokens.device)
+    if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * available:
         return Choice("short-query", "few query rows: bound by reading the documents", config)
     segments = 1
     if left.items == 1 or pairs is not None:
-        wanted = SPLIT_TARGET_PROGRAMS_PER_SM * processors
+        wanted = SPLIT_TARGET_PROGRAMS_PER_SM * available
         segments = _parts(columns, wanted, right.longest, SPLIT_MIN_TOKENS)
     if segments > 1:
         return Choice(
@@ -149,15 +151,20 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
 
 
 def _many_rows(
-    left: Side, right: Side, columns: int, name: str, reason: str, pairs: int | None = None
+    table: dict[str, Config],
+    left: Side,
+    right: Side,
+    columns: int,
+    name: str,
+    reason: str,
+    pairs: int | None = None,
 ) -> Choice:
-    table = configs(right.dim, compute_dtype(left.tokens, right.tokens))
     rows = left.table_rows if left.starts is not None else left.items * left.length
     if (left.items == 1 or pairs is None) and "hopper-128" in table and _copy_engine_reads(left, right):
         # The smaller chunk where it leaves less of itself empty.
         small = "hopper-256" not in table or (rows - 1) % 256 < 128
         config = table["hopper-128" if small else "hopper-256"]
-        groups = max(_processors(right.tokens.device) // max(-(-rows // config.query_rows), 1), 1)
+        groups = max(processors(right.tokens.device) // max(-(-rows // config.query_rows), 1), 1)
         segments = 1
         if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left):
             segments = _parts(columns, groups * HOPPER_ITEMS_PER_GROUP, right.longest, HOPPER_MIN_TOKENS)
@@ -165,7 +172,7 @@ def _many_rows(
     wide = table.get("long-wide")
     config = wide if wide and runs_on(wide, right.tokens.device) else table["long"]
     chunks = max(-(-rows // config.query_rows), 1)
-    wanted = SPLIT_TARGET_PROGRAMS_PER_SM * _processors(right.tokens.device) // chunks
+    wanted = SPLIT_TARGET_PROGRAMS_PER_SM * processors(right.tokens.device) // chunks
     return Choice(name, reason, config, _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS))
 
 
@@ -231,7 +238,8 @@ def without_splitting() -> Iterator[None]:
 
 
 @cache
-def _processors(device: torch.device) -> int:
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a device."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 

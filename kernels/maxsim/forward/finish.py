@@ -18,6 +18,24 @@ _RUNTIME = [
 _INDICES = ["ROWMAX", "Q_START", "Q_LENGTH", "Q_MASK", "Q_INDEX", "X_INDEX", "OUT"]
 
 
+@triton.jit
+def _columns(
+    Q_INDEX, X_INDEX, columns, first_column, queries, documents, listed, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """This program's columns: which they are, the grid's query, whether each exists, whose query it is met
+    by, and whether its indices are in range."""
+    tiles = tl.cdiv(columns, PAIRS)
+    column = tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)
+    query = (tl.program_id(0) // tiles).to(tl.int64)
+    there = column < columns
+    qi = tl.load(Q_INDEX + first_column + column, mask=there & (listed != 0), other=0)
+    if listed == 0:
+        qi += query
+    di = tl.load(X_INDEX + first_column + column, mask=there & (listed != 0), other=0)
+    inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
+    return column, query, there, tl.where(inside, qi, 0), inside
+
+
 @triton.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def finish(
     ROWMAX, Q_START, Q_LENGTH, Q_MASK, Q_INDEX, X_INDEX, OUT,
@@ -36,16 +54,9 @@ def finish(
     """
     if DEPENDENT:
         gdc_wait()
-    tiles = tl.cdiv(columns, PAIRS)
-    column = tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)
-    query = (tl.program_id(0) // tiles).to(tl.int64)
-    there = column < columns
-    qi = tl.load(Q_INDEX + first_column + column, mask=there & (listed != 0), other=0)
-    if listed == 0:
-        qi += query
-    di = tl.load(X_INDEX + first_column + column, mask=there & (listed != 0), other=0)
-    inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
-    qi = tl.where(inside, qi, 0)
+    column, query, there, qi, inside = _columns(
+        Q_INDEX, X_INDEX, columns, first_column, queries, documents, listed, PAIRS
+    )
     q_first = tl.load(Q_START + qi, mask=there & (q_ragged != 0), other=0) + tl.where(
         q_ragged != 0, 0, qi * q_rows
     )
@@ -89,13 +100,9 @@ def add_blocks(
     """SUMS float64 [columns, block_stride], `blocks` of each query side by side → OUT as in `finish`."""
     if DEPENDENT:
         gdc_wait()
-    tiles = tl.cdiv(columns, PAIRS)
-    column = tl.program_id(0) % tiles * PAIRS + tl.arange(0, PAIRS)
-    query = (tl.program_id(0) // tiles).to(tl.int64)
-    there = column < columns
-    qi = tl.load(Q_INDEX + first_column + column, mask=there & (listed != 0), other=0)
-    di = tl.load(X_INDEX + first_column + column, mask=there & (listed != 0), other=0)
-    inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
+    column, query, there, _, inside = _columns(
+        Q_INDEX, X_INDEX, columns, first_column, queries, documents, listed, PAIRS
+    )
     total = tl.zeros([PAIRS], tl.float64)
     sums = SUMS + column.to(tl.int64)[:, None] * block_stride + query * blocks
     block = tl.arange(0, BLOCKS)[None, :]

@@ -10,9 +10,6 @@ a tile behind: `turn` says whose products come next. Without that order both war
 together, then both take maxima together, and the tensor core would idle.
 """
 
-from functools import cache
-
-import torch
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -28,7 +25,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from maxsim.forward.launch import Kernel
 from maxsim.rows import Side
 
-__all__ = ["KERNEL", "REGISTERS", "descriptor", "long_query_hopper", "programs"]
+__all__ = ["KERNEL", "REGISTERS", "descriptor", "long_query_hopper"]
 
 # Of each thread that multiplies: 128 accumulators, and room for the rest. The other two warps need few.
 REGISTERS, COPY_REGISTERS = 224, gl.constexpr(56)
@@ -295,12 +292,6 @@ def descriptor(side: Side, rows: int, columns: int) -> TensorDescriptor:
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
     shape, strides = [side.table_rows, side.dim], [side.row_stride, 1]
     return TensorDescriptor(side.tokens, shape, strides, [rows, columns], layout)
-
-
-@cache
-def programs(device: torch.device) -> int:
-    """One program an SM."""
-    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 KERNEL = Kernel(long_query_hopper, tensors=slice(2, 9))
