@@ -59,6 +59,7 @@ def cases(
 # Which forms of queries make a kernel, or the one that finishes its work, a variant of its own.
 _FORMS = {
     "short_query": ("one", "unknown", "split"),
+    "short_hopper": ("one", "split"),
     "long_query": ("unknown", "ragged", "ragged, some blocks", "split", "split long"),
     "hopper": ("one", "long", "many", "ragged", "ragged, some blocks", "unknown", "split", "split long"),
 }
