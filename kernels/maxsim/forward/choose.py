@@ -111,7 +111,10 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
         # Wider rows are taken 128 columns at a time, in every kernel: partial sums must not differ.
         step = width if width == 256 else 128
         table = {
-            "short-32": ("short_query", 32, 32, step, 3, Options(2)),
+            # The query's columns come again with each tile: past 256 it pays to have fewer, larger ones.
+            "short-32": ("short_query", 32, 32, step, 3, Options(2))
+            if width == 256
+            else ("short_query", 32, 64, step, 2, Options(4)),
             "short-64": ("short_query", 64, 64, step, 2, Options(4)),
             "long": ("long_query", 128, 64 if width == 256 else 128, step, 2, Options(8)),
         }

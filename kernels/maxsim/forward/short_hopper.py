@@ -33,11 +33,23 @@ _TENSORS = [
 
 
 @gluon.jit
-def _look_up(cell, there, where):
+def _up_to_last(X_MASK, start, count, WARPS: gl.constexpr):
+    """How many of `count` tokens there are up to the last one that is active: padding is not read."""
+    lanes: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
+    token = gl.arange(0, 128 * WARPS, lanes)
+    last = 0
+    for first in range(0, count, 128 * WARPS):
+        active = gl.load(X_MASK + start + first + token, mask=first + token < count, other=False)
+        last = gl.maximum(last, gl.max(gl.where(active, first + token + 1, 0), axis=0))
+    return last
+
+
+@gluon.jit
+def _look_up(cell, there, where, MASKED: gl.constexpr, WARPS: gl.constexpr):
     """A cell's query, whether its indices are in range, and its document's tokens: their first row, their
     first mask, their number. Of a segment, `span` tokens at the most."""
-    Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed, spans = where
-    segments, span = spans
+    Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed, rest = where
+    X_MASK, segments, span = rest
     pair, segment = cell, 0
     if segments > 1:
         pair, segment = cell // segments, cell % segments
@@ -49,6 +61,8 @@ def _look_up(cell, there, where):
     row = gl.load(X_START + di, mask=there & (x_ragged != 0), other=0) + di * x_item
     count = (gl.load(X_LENGTH + di, mask=there & (x_ragged != 0), other=0) + x_rows).to(gl.int32)
     mask_start = gl.where(x_ragged != 0, row, di * x_rows)
+    if MASKED:
+        count = _up_to_last(X_MASK, mask_start, gl.where(there, count, 0), WARPS)
     low = gl.minimum(segment * span, count)
     return qi, inside, row.to(gl.int32) + low, mask_start + low, gl.minimum(count - low, span)
 
@@ -86,7 +100,7 @@ def short_query_hopper(
     """
     where = (
         Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed,
-        (segments, span),
+        (X_MASK, segments, span),
     )  # fmt: skip
     left = (Q_START, Q_LENGTH, q_item, q_rows, q_ragged)
     mma: gl.constexpr = gl.NVMMADistributedLayout(
@@ -100,7 +114,7 @@ def short_query_hopper(
     q_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     first = gl.program_id(0) * PAIRS
     last = gl.minimum(first + PAIRS, cells)
-    qi, inside, x_row, x_mask, count = _look_up(first, True, where)
+    qi, inside, x_row, x_mask, count = _look_up(first, True, where, MASKED, WARPS)
     q_first, q_count, q_mask = _query(qi, left)
     mbarrier.init(q_ready, count=1)
     for slot in gl.static_range(STAGES):
@@ -111,7 +125,9 @@ def short_query_hopper(
     # The second pair of the program. Looked up ahead, since its tiles are asked for ahead.
     qj, also_inside, next_row, next_mask, next_count = qi, inside, x_row, x_mask, count
     if PAIRS == 2:
-        qj, also_inside, next_row, next_mask, next_count = _look_up(first + 1, first + 1 < last, where)
+        qj, also_inside, next_row, next_mask, next_count = _look_up(
+            first + 1, first + 1 < last, where, MASKED, WARPS
+        )
     # The next tile to ask for: tokens from `ask` on of cell `wanted`, whose document has `ask_count` from
     # row `ask_row` on. Rows past the end of a document are its neighbour's, and past the store's end zeros:
     # they are copied, and masked before the maximum. An empty document is a tile of such.
