@@ -98,7 +98,8 @@ class Collection:
         while spot := self._index.spot(id):
             content = self._catalog.contents(self._key, [id.encode()]).get(id.encode())
             if content is not None and content.generation == spot.generation:
-                vectors = spot.rows.to(torch.float32, copy=True).numpy()
+                rows = torch.tensor(spot.bytes).view(self.spec.torch_dtype).view(-1, self.spec.dim)
+                vectors = rows.to(torch.float32).numpy()
                 return StoredDocument(id, vectors, content.text, content.payload, content.generation)
             sleep(_PUBLISH_WAIT_S)  # a writer has committed and is about to publish
         raise NotFound(f"document {id!r} is not in collection {self.spec.name!r}", param="id")
@@ -148,7 +149,7 @@ class Collection:
                     prepared.keys,
                     repeat(generation),
                     placed.segments.tolist(),
-                    placed.starts.tolist(),
+                    placed.file_starts.tolist(),
                     prepared.lengths.tolist(),
                     prepared.crcs,
                     prepared.texts,
@@ -162,7 +163,7 @@ class Collection:
             placed.starts,
             prepared.lengths,
             np.full(len(prepared.accepted), generation),
-            self._arena.tensors(),
+            self._arena.lease(),
         )
         self._arena.kill(*dead)
         self._generation = generation

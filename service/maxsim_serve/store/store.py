@@ -16,8 +16,9 @@ from .loading import Progress, load
 from .lock import DirectoryLock
 from .resident import ResidentIndex
 from .segment import sync_directory
-from .space import Budget, full_disk_raises
+from .space import full_disk_raises
 from .spec import CollectionSpec, CompactReport
+from .tier import host_tier
 
 __all__ = ["Store"]
 
@@ -44,7 +45,8 @@ class Store:
         self._catalog = catalog
         self._segment_bytes = segment_bytes
         self._compact_dead_share = compact_dead_share
-        self._budget = Budget(budget_bytes)
+        self._tier = host_tier(budget_bytes)
+        self._budget = self._tier.budget
         self._metrics = metrics
         self._collections: dict[str, Collection] = {}
         self._changing = threading.Lock()  # held while a collection is made or dropped
@@ -114,7 +116,8 @@ class Store:
             if there is None:
                 with self._catalog.transaction() as transaction:
                     key = transaction.create_collection(spec)
-                there = self._collection(key, spec, 0, self._arena(spec), ResidentIndex())
+                arena = self._arena(spec)
+                there = self._collection(key, spec, 0, arena, ResidentIndex(arena.table))
                 self._collections = {**self._collections, spec.name: there}
             elif there.spec != spec:
                 raise Conflict(
@@ -170,19 +173,22 @@ class Store:
                 path.unlink()
 
         found = []
+        targets: dict[int, tuple[Arena, dict[int, int], ResidentIndex]] = {}
         for key, spec, generation in self._catalog.collections():
             arena = self._arena(spec)
             undo.callback(arena.close)
             segments = {segment_id: rows for segment_id, owner, rows in committed if owner == key}
             self._budget.take(sum(segments.values()) * spec.row_bytes)
-            arena.open(segments)
-            found.append((key, spec, generation, arena, ResidentIndex()))
-        load(self._catalog, {key: (arena, index) for key, _spec, _gen, arena, index in found}, on_progress)
-        for key, spec, generation, arena, index in found:
+            targets[key] = (arena, arena.open(segments), ResidentIndex(arena.table))
+            found.append((key, spec, generation))
+        load(self._catalog, targets, on_progress)
+        for key, spec, generation in found:
+            arena, _first_rows, index = targets[key]
             self._collections[spec.name] = self._collection(key, spec, generation, arena, index)
 
     def _arena(self, spec: CollectionSpec) -> Arena:
-        return Arena(self._segments_directory, spec, self._segment_bytes, self._new_segment_id)
+        table = self._tier.table(spec.dim, spec.torch_dtype)
+        return Arena(self._segments_directory, table, self._segment_bytes, self._new_segment_id)
 
     def _collection(
         self, key: int, spec: CollectionSpec, generation: int, arena: Arena, index: ResidentIndex
