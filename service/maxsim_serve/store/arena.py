@@ -12,9 +12,9 @@ from ..errors import InDoubt
 from .residence import Placed, Residence
 from .segment import Segment, sync_directory
 from .space import full_disk_raises
-from .tier import Table
+from .tier import Table, Tier
 
-__all__ = ["Arena", "Lease", "Placement"]
+__all__ = ["Arena", "Copy", "Lease", "Placement"]
 
 Int64 = NDArray[np.int64]
 Lease = tuple[Residence, ...]
@@ -37,6 +37,27 @@ class Placement:
     segment_rows: Mapping[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A collection's rows in another table. `moved` int64 [n, 3] ascending: first row here, first row there,
+    and the number of rows, of each piece.
+    """
+
+    table: Table
+    residences: Mapping[int, Residence]
+    moved: Int64
+
+    def lease(self) -> Lease:
+        return tuple(self.residences.values())
+
+    def there(self, rows: Int64) -> Int64:
+        """The rows [n] of the new table that were these of the old one."""
+        here, there, _lengths = self.moved.T
+        piece = np.searchsorted(here, rows, side="right") - 1
+        moved: Int64 = rows - here[piece] + there[piece]
+        return moved
+
+
 class Arena:
     """For one writer at a time. The newest segment takes appends until it is full; the others are sealed."""
 
@@ -55,6 +76,10 @@ class Arena:
 
     def __getitem__(self, segment_id: int) -> Segment:
         return self._segments[segment_id]
+
+    @property
+    def tier(self) -> Tier:
+        return self.table.tier
 
     @property
     def rows(self) -> int:
@@ -138,18 +163,39 @@ class Arena:
         for segment_id in np.unique(segments).tolist():
             self._segments[segment_id].live_rows = int(lengths[segments == segment_id].sum())
 
-    def compactable(self, dead_share: float) -> list[Segment]:
-        """Sealed segments of whose rows more than a share is dead."""
-        return [
-            segment
-            for segment in self._segments.values()
-            if segment is not self._active and segment.dead_rows > dead_share * segment.rows
-        ]
+    def compaction_due(self, dead_share: float) -> bool:
+        """Whether more than this share of the rows is dead, and more than is worth the trouble."""
+        worth_it = self._segment_rows // _ROOM_SHARE
+        return self.rows - self.live_rows > max(dead_share * self.rows, worth_it)
 
-    def seal(self) -> None:
-        """Let the next append begin a new segment, if this one has dead rows."""
-        if self._active is not None and self._active.dead_rows:
+    def compactable(self, dead_share: float) -> list[Segment]:
+        """Segments to rewrite until at most this share of the rows is dead: those of the most dead rows in
+        proportion, since they cost the least. The newest may be among them, and then takes no more appends.
+        """
+        chosen = []
+        rows, dead = self.rows, self.rows - self.live_rows
+        segments = [segment for segment in self._segments.values() if segment.dead_rows]
+        for segment in sorted(segments, key=lambda segment: segment.live_rows / segment.rows):
+            if dead <= dead_share * rows:
+                break
+            chosen.append(segment)
+            rows, dead = rows - segment.dead_rows, dead - segment.dead_rows
+        if self._active in chosen:
             self._active = None
+        return chosen
+
+    def copy_to(self, table: Table) -> Copy:
+        """All rows in another tier, too. Nothing changes before `adopt`."""
+        residences, moved = {}, []
+        for segment in self._segments.values():
+            residences[segment.id], of_segment = segment.residence.copy_to(table)
+            moved += of_segment
+        return Copy(table, residences, np.array(sorted(moved), np.int64).reshape(-1, 3))
+
+    def adopt(self, copy: Copy) -> None:
+        self.table = copy.table
+        for segment in self._segments.values():
+            segment.residence = copy.residences[segment.id]
 
     def forget(self, segment: Segment) -> None:
         """Drop a segment without live rows, which the catalog has dropped already."""

@@ -20,7 +20,6 @@ from .arena import Arena
 from .catalog import Catalog
 from .resident import ResidentIndex
 from .segment import Segment
-from .space import Budget
 from .spec import CollectionSpec, CompactReport
 from .tier import Table
 from .turn import WriterTurn
@@ -45,7 +44,6 @@ class Compaction:
         catalog: Catalog,
         arena: Arena,
         index: ResidentIndex,
-        budget: Budget,
         turn: WriterTurn,
         dead_share: float,
         changed: Callable[[], None],
@@ -56,7 +54,6 @@ class Compaction:
         self._catalog = catalog
         self._arena = arena
         self._index = index
-        self._budget = budget
         self._turn = turn
         self._dead_share = dead_share
         self._changed = changed
@@ -64,20 +61,20 @@ class Compaction:
         self._running = threading.Lock()
 
     def due(self) -> bool:
-        return bool(self._arena.compactable(self._dead_share))
+        return self._arena.compaction_due(self._dead_share)
 
     def run_due(self) -> CompactReport:
-        """Rewrite sealed segments whose dead share has passed the limit."""
+        """Where the share of dead rows has passed the limit: rewrite segments until it is half of that."""
         with self._running:
             with self._turn:
-                segments = self._arena.compactable(self._dead_share)
+                due = self.due()
+                segments = self._arena.compactable(self._dead_share / 2) if due else []
             return self._rewrite(segments)
 
     def run_all(self) -> CompactReport:
         """Rewrite every segment that has a dead row, the newest too."""
         with self._running:
             with self._turn:
-                self._arena.seal()
                 segments = self._arena.compactable(0.0)
             return self._rewrite(segments)
 
@@ -111,7 +108,7 @@ class Compaction:
             )
             ids, starts, lengths = ids[:count], starts[:count], lengths[:count]
             packed = _copy_of(self._arena.table, starts, lengths)
-            self._budget.overdraw(len(packed))
+            self._arena.tier.budget.overdraw(len(packed))
             try:
                 with (
                     self._arena.append(packed, lengths) as placed,
@@ -128,7 +125,7 @@ class Compaction:
                         ),
                     )
             except BaseException:
-                self._budget.give_back(len(packed))
+                self._arena.tier.budget.give_back(len(packed))
                 raise
             dead = self._index.move(ids, placed.segments, placed.starts, self._arena.lease())
             self._arena.kill(*dead)
@@ -141,7 +138,7 @@ class Compaction:
                 transaction.drop_segment(segment.id)
             self._arena.forget(segment)
             self._index.set_lease(self._arena.lease())
-            self._budget.give_back(segment.rows * self._spec.row_bytes)
+            self._arena.tier.budget.give_back(segment.rows * self._spec.row_bytes)
             self._metrics.store_compactions.inc()
             self._changed()
 

@@ -13,6 +13,7 @@ from .tier import Table
 __all__ = ["Placed", "Residence"]
 
 Int64 = NDArray[np.int64]
+_COPY_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,18 @@ class Residence:
             size = (end - start) * width
             self._table.write(start, packed[begin : begin + size])
             begin += size
+
+    def copy_to(self, table: Table) -> tuple["Residence", list[tuple[int, int, int]]]:
+        """The same rows in another table; and per extent its first row here, there, and its rows."""
+        copy, moved, width = Residence(table), [], table.row_bytes
+        for extent in self._extents:
+            first, rows = extent.begin // width, (extent.end - extent.begin) // width
+            there = copy.hold(rows)
+            step = max(1, _COPY_BYTES // width)
+            for row in range(0, rows, step):
+                table.write(there + row, self._table.read(first + row, min(step, rows - row)))
+            moved.append((first, there, rows))
+        return copy, moved
 
     def adopt(self, placed: Placed) -> None:
         """The documents are committed."""

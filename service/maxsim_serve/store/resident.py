@@ -6,7 +6,7 @@ written again, so what a reader got stays true for as long as it holds it.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -89,13 +89,13 @@ class ResidentIndex:
 
     def locate(self, ids: Sequence[str]) -> Located:
         with self._lock:
-            places, lease = self._places(ids), self._lease
+            places, rows, lease = self._places(ids), self._rows, self._lease
         starts, lengths, found, tokens = places
         if found == len(ids):
-            parts = [self._part(starts, lengths, np.arange(found), lease)] if found else []
+            parts = [_part(rows, starts, lengths, np.arange(found), lease)] if found else []
             return Located(parts, np.empty(0, np.int64), tokens)
         positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
-        parts = [self._part(starts[positions], lengths[positions], positions, lease)] if found else []
+        parts = [_part(rows, starts[positions], lengths[positions], positions, lease)] if found else []
         return Located(parts, missing, tokens)
 
     def spot(self, id: str) -> Spot | None:
@@ -104,19 +104,20 @@ class ResidentIndex:
             if slot is None:
                 return None
             _segment, start, length, generation = self._table[slot].tolist()
-            lease = self._lease
-        return Spot(self._rows.read(start, length), generation, lease)
+            rows, lease = self._rows, self._lease
+        return Spot(rows.read(start, length), generation, lease)
 
     def snapshot(self) -> Snapshot:
         with self._lock:
             if self._snapshot is not None:
                 return self._snapshot
-            ids, table, lease, version = self._ids.copy(), self._used().copy(), self._lease, self._version
+            ids, table, version = self._ids.copy(), self._used().copy(), self._version
+            rows, lease = self._rows, self._lease
         live = np.flatnonzero(table[:, LENGTH])
         if len(live) < len(ids):
             ids, table = [ids[slot] for slot in live.tolist()], table.take(live, axis=0)
         starts, lengths = table[:, START].copy(), table[:, LENGTH].copy()
-        parts = [self._part(starts, lengths, np.arange(len(ids)), lease)] if ids else []
+        parts = [_part(rows, starts, lengths, np.arange(len(ids)), lease)] if ids else []
         snapshot = Snapshot(ids, parts, int(lengths.sum()))
         with self._lock:
             if version == self._version:
@@ -180,6 +181,14 @@ class ResidentIndex:
             self._publish(lease)
         return old[:, SEGMENT], old[:, LENGTH]
 
+    def relocate(self, table: Table, there: Callable[[Int64], Int64], lease: object) -> None:
+        """All rows stand in another table now; `there` turns rows [n] of this one into those of the other."""
+        with self._lock:
+            live = np.flatnonzero(self._used()[:, LENGTH])
+            self._table[live, START] = there(self._table[live, START])
+            self._rows = table
+            self._publish(lease)
+
     def set_lease(self, lease: object) -> None:
         with self._lock:
             self._publish(lease)
@@ -226,12 +235,13 @@ class ResidentIndex:
         self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
         self._enter(0)
 
-    def _part(self, starts: Int64, lengths: Int64, positions: Int64, lease: object) -> Part:
-        return Part(
-            self._rows.tokens,
-            torch.from_numpy(starts),
-            torch.from_numpy(lengths),
-            torch.from_numpy(positions),
-            self._rows.host_tokens,
-            lease,
-        )
+
+def _part(rows: Table, starts: Int64, lengths: Int64, positions: Int64, lease: object) -> Part:
+    return Part(
+        rows.tokens,
+        torch.from_numpy(starts),
+        torch.from_numpy(lengths),
+        torch.from_numpy(positions),
+        rows.host_tokens,
+        lease,
+    )

@@ -38,6 +38,9 @@ class Budget:
                 )
             self._used_bytes += size_bytes
 
+    def fits(self, size_bytes: int) -> bool:
+        return self._used_bytes + size_bytes <= self.limit_bytes
+
     def overdraw(self, size_bytes: int) -> None:
         """Reserve past the limit: for compaction, since a store full of dead rows must be able to shrink."""
         with self._lock:
