@@ -42,7 +42,7 @@ class PinnedMemory(HostMemory):
         self._address = self.host_bytes.data_ptr()
         self._pinned: set[int] = set()
         self.occupy(0, 1)  # the driver knows an address once it is registered
-        self.kernel_bytes = device_view(self._address, self.size_bytes, device)
+        self.kernel_bytes = device_view(self.host_bytes, device)
 
     def occupy(self, begin: int, end: int) -> None:
         for slab in range(begin // SLAB_BYTES, -(-end // SLAB_BYTES)):
@@ -137,6 +137,14 @@ def _pinned(size_bytes: int) -> torch.Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
 
+@contextmanager
+def _full_memory_raises(setting: str, value: int) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError as error:
+        raise OutOfSpace(f"{setting} = {value:,} is more than can be had: {error}", param=setting) from error
+
+
 def gpu_tiers(
     device: torch.device, *, host_budget_bytes: int, gpu_budget_bytes: int, segment_bytes: int
 ) -> dict[str, Tier]:
@@ -144,41 +152,39 @@ def gpu_tiers(
 
     Raises OutOfSpace where the device has not that much.
     """
-    setting = "gpu_budget_bytes"
-    try:
-        memory = DeviceMemory(gpu_budget_bytes, device)
-    except MemoryError as error:
-        raise OutOfSpace(
-            f"{setting} = {gpu_budget_bytes:,} is more than the device has free: {error}", param=setting
-        ) from error
     kept_back_bytes = min(gpu_budget_bytes // _KEPT_BACK_SHARE, _KEPT_BACK_SEGMENTS * segment_bytes)
-    pinned = PinnedMemory(host_budget_bytes + host_budget_bytes // 2 + SLAB_BYTES, device)
+    with _full_memory_raises("gpu_budget_bytes", gpu_budget_bytes):
+        memory = DeviceMemory(gpu_budget_bytes, device)
+    with _full_memory_raises("host_budget_bytes", host_budget_bytes):
+        pinned = PinnedMemory(host_budget_bytes + host_budget_bytes // 2 + SLAB_BYTES, device)
     return {
-        "gpu": Tier("gpu", memory, Budget(gpu_budget_bytes - kept_back_bytes, setting)),
+        "gpu": Tier("gpu", memory, Budget(gpu_budget_bytes - kept_back_bytes, "gpu_budget_bytes")),
         "host": Tier("host", pinned, Budget(host_budget_bytes, "host_budget_bytes")),
     }
 
 
 @dataclass(frozen=True)
 class _Interface:
-    """What the CUDA array interface asks of an object that has memory on a device."""
+    """What the CUDA array interface asks of an object that has memory on a device. The tensor keeps it."""
 
     __cuda_array_interface__: Mapping[str, object]
+    owner: torch.Tensor
 
 
-def device_view(address: int, size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Registered host memory as a tensor uint8 [size_bytes] that passes for one of the device.
+def device_view(host: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Host memory uint8 [n], registered at its first byte, as a tensor that passes for one of the device.
 
     Nothing is copied: device and host have one address for it. Whoever holds the view keeps the memory.
     """
+    address = host.data_ptr()
     interface = {
-        "shape": (size_bytes,),
+        "shape": (len(host),),
         "typestr": "|u1",
         "data": (address, False),
         "strides": None,
         "version": 3,
     }
-    view = torch.as_tensor(_Interface(interface), device=device)
+    view = torch.as_tensor(_Interface(interface, host), device=device)
     if view.data_ptr() != address:
         raise MemoryError("the driver gives host memory another address on the device: tier host needs one")
     return view
