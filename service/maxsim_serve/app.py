@@ -119,6 +119,7 @@ class Service:
                 segment_bytes=settings.segment_bytes,
                 compact_dead_share=settings.compact_dead_share,
                 budget_bytes=budget_bytes,
+                tier=settings.tier,
                 metrics=self._metrics,
                 on_progress=show,
             )

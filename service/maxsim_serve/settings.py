@@ -70,10 +70,18 @@ class Settings(BaseModel):
 
     segment_bytes: int = Field(256 * _MIB, ge=4096, description="Size of a segment file, in bytes.")
     compact_dead_share: float = Field(
-        0.5, gt=0, le=1, description="Share of dead rows at which a segment is rewritten by itself."
+        0.125, gt=0, le=1, description="Share of a collection's rows that may be dead before it is compacted."
     )
     host_budget_bytes: int = Field(
         0, ge=0, description="Most bytes of token rows in host memory; 0 takes 70 % of the machine's memory."
+    )
+
+    gpu_budget_bytes: int = Field(
+        0, ge=0, description="Most bytes of token rows on the GPU; 0 takes what scoring and headroom leave."
+    )
+    tier: Literal["auto", "gpu", "host"] = Field(
+        "auto",
+        description="Where a collection that names no tier is resident; `auto`: on the GPU while it fits.",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
