@@ -244,7 +244,7 @@ def test_every_answer_has_the_keys_its_schema_names(service):
 
 def test_while_the_store_loads_livez_answers_and_the_rest_says_what_is_going_on():
     async def ask(path: str) -> httpx.Response:
-        transport = httpx.ASGITransport(build_starting_api(Metrics()))
+        transport = httpx.ASGITransport(build_starting_api(Metrics(), metrics_open=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
             return await client.get(path, headers={"x-request-id": "r1"})
 
