@@ -1,6 +1,6 @@
 """Prints the Grafana dashboard: `python config/grafana/generate.py`, run by `make docs`.
 
-The panels stand here as data, in the order a night shift reads them: is it up, is it slow, where, what is full.
+The panels stand here as data, in the order a night shift reads them: is it well, slow, busy, full?
 A panel marked `gpu` shows nothing on a machine without one; its description then begins with `GPU only.`.
 """
 
@@ -38,6 +38,10 @@ def _quantile(q: float, metric: str, by: str = "", labels: str = "") -> str:
     return f"histogram_quantile({q}, {_rate(f'{metric}_bucket', f'le, {by}' if by else 'le', labels)})"
 
 
+def _mean(metric: str) -> str:
+    return f"{_rate(f'{metric}_sum')} / {_rate(f'{metric}_count')}"
+
+
 def _now(metric: str, by: str, of: str = "sum") -> str:
     return f"{of} by ({by}) ({metric}{{{_SELECTED}}})"
 
@@ -51,7 +55,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Ready",
                 "bool_yes_no",
-                "Whether each service answers requests. No: it is loading, draining, or its engine has stopped.",
+                "Whether each service answers requests. No: it loads, drains, or its engine has stopped.",
                 ((f"maxsim_ready{{{_SELECTED}}}", "{{instance}}"),),
             ),
             Panel(
@@ -64,7 +68,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Errors",
                 "percentunit",
-                "Share of all requests answered with a 5xx code: 500 is a fault, 503 a refusal, 507 a full store.",
+                "Share of requests answered with a 5xx code: 500 a fault, 503 a refusal, 507 a full store.",
                 ((f"instance:maxsim_errors:ratio_rate5m{{{_SELECTED}}}", "{{instance}}"),),
             ),
             Panel(
@@ -77,7 +81,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Rejections by reason",
                 "reqps",
-                "Given up before they were scored: queue_full (429), deadline and draining (503), and abandoned, "
+                "Given up before they were scored: queue_full (429), deadline and draining (503), abandoned, "
                 "whose client hung up. The alert counts all but the abandoned.",
                 ((_rate("maxsim_rejected_total", "reason"), "{{reason}}"),),
                 stacked=True,
@@ -102,7 +106,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "99th percentile by route",
                 "s",
-                "One request in a hundred takes longer. The dashed line is the objective for ranking requests.",
+                "One request in a hundred takes longer. Dashed: the objective for ranking requests.",
                 (
                     (_quantile(0.99, _DURATION, "route"), "{{route}}"),
                     ("maxsim:objective_p99_seconds", "objective"),
@@ -111,11 +115,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Latency by stage",
                 "s",
-                "Mean time of each stage of a rerank or search, stacked. The kernel's time is that of a whole "
-                "batch, shared by its requests.",
+                "Mean time of each stage of a rerank or search, stacked. The kernel's time is that of a "
+                "whole batch, shared by its requests.",
                 (
                     (
-                        f"avg by (stage) (instance_stage:maxsim_stage_duration_seconds:mean5m{{{_SELECTED}}})",
+                        _now("instance_stage:maxsim_stage_duration_seconds:mean5m", "stage", "avg"),
                         "{{stage}}",
                     ),
                 ),
@@ -151,10 +155,10 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Requests in a batch",
                 "short",
-                "Requests scored as one work list: the mean and the 95th percentile. 1 means an idle service.",
+                "Requests scored as one work list: the mean and the 95th percentile. 1: idle.",
                 (
                     (
-                        f"{_rate('maxsim_batch_requests_sum')} / {_rate('maxsim_batch_requests_count')}",
+                        _mean("maxsim_batch_requests"),
                         "mean",
                     ),
                     (_quantile(0.95, "maxsim_batch_requests"), "p95"),
@@ -165,7 +169,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "short",
                 "(query, document) pairs in one work list: the mean and the 95th percentile.",
                 (
-                    (f"{_rate('maxsim_batch_pairs_sum')} / {_rate('maxsim_batch_pairs_count')}", "mean"),
+                    (_mean("maxsim_batch_pairs"), "mean"),
                     (_quantile(0.95, "maxsim_batch_pairs"), "p95"),
                 ),
             ),
@@ -175,7 +179,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "How many documents a request ranks: the mean and the 95th percentile.",
                 (
                     (
-                        f"{_rate('maxsim_rerank_candidates_sum')} / {_rate('maxsim_rerank_candidates_count')}",
+                        _mean("maxsim_rerank_candidates"),
                         "mean",
                     ),
                     (_quantile(0.95, "maxsim_rerank_candidates"), "p95"),
@@ -184,8 +188,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Missing ids",
                 "percentunit",
-                "Share of the candidate ids that are not stored. Above 1 % the retriever's index and the store "
-                "have drifted apart.",
+                "Share of the candidate ids that are not stored. Above 1 % the retriever's index and the "
+                "store have drifted apart.",
                 ((f"instance:maxsim_missing_ids:ratio_rate5m{{{_SELECTED}}}", "{{instance}}"),),
                 limit=0.01,
             ),
@@ -209,7 +213,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Store by tier",
                 "bytes",
-                "Token rows resident in each tier, against its budget. Writes past the budget are refused (507).",
+                "Token rows resident in each tier, against its budget. Writes past it are refused (507).",
                 (
                     (_now("maxsim_store_bytes", "tier"), "{{tier}} used"),
                     (_now("maxsim_store_capacity_bytes", "tier"), "{{tier}} budget"),
@@ -225,7 +229,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Store by collection",
                 "bytes",
-                "Token rows of each collection, dead ones included. Past 100 collections the rest is '(other)'.",
+                "Token rows of each collection, dead ones included. Past the first 100: '(other)'.",
                 ((_now("maxsim_store_bytes", "collection, tier"), "{{collection}} {{tier}}"),),
                 stacked=True,
             ),
