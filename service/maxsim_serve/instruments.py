@@ -5,21 +5,20 @@ answers no more), and Prometheus not from a million collections.
 """
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 
-# One process a registry, in memory. With this set, prometheus_client would keep every value in a file of
-# that directory, and refuse to start, or to count, where it cannot be written.
-for _name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
-    os.environ.pop(_name, None)
-
-import prometheus_client as client  # noqa: E402
-from prometheus_client.metrics_core import Metric  # noqa: E402
-from prometheus_client.registry import Collector  # noqa: E402
+import prometheus_client as client
+from prometheus_client import values
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 __all__ = ["CollectionGauge", "Counter", "Gauge", "Histogram", "Registry"]
 
 _log = logging.getLogger(__name__)
+
+# One process a registry, in memory. Where PROMETHEUS_MULTIPROC_DIR is set, prometheus_client would keep every
+# value in a file there, and refuse to start, or to count, where that cannot be written.
+values.ValueClass = values.MutexValue
 
 _MOST_COLLECTIONS = 100
 _OTHER = "(other)"  # no collection can be called so
@@ -81,7 +80,7 @@ class Registry(client.CollectorRegistry):
 
     def __init__(self) -> None:
         super().__init__()
-        self._failures = client.Counter(
+        self._failures = Counter(
             "maxsim_metric_failures_total", "Metrics that a scrape could not read.", registry=None
         )
         super().register(self._failures)
@@ -93,7 +92,7 @@ class Registry(client.CollectorRegistry):
 class _Readable:
     """A collector whose failure is an empty answer."""
 
-    def __init__(self, collector: Collector, failures: client.Counter) -> None:
+    def __init__(self, collector: Collector, failures: Counter) -> None:
         self._collector = collector
         self._failures = failures
 
