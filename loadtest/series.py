@@ -1,8 +1,8 @@
 """Series and gauges over restarts: `python loadtest/series.py [--restarts 50] [--requests 10000]`.
 
 Each round starts the service on the same directory, looks whether the store's gauges are what the last round
-left, sends its share of requests with random paths, ids, methods and collections, changes the store, and counts
-the series. Exit status 1 where a gauge was wrong or the series grew.
+left, sends its share of requests with random paths, ids, methods and collections, changes the store, and
+counts the series. Exit status 1 where a gauge was wrong or the series grew.
 """
 
 import argparse
