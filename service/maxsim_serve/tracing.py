@@ -2,7 +2,7 @@
 
 Only a service that is told where to send traces makes a `Tracer`, and only then is OpenTelemetry's SDK (the
 extra `otel`) imported. A span is made when its request has been answered, from the record of it, and a thread
-of the SDK sends it: a collector that is slow or gone costs spans, never a request. The SDK's own variables hold
+of the SDK sends it: a collector that is slow or gone costs spans, never a request. The SDK's variables hold
 (OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, OTEL_EXPORTER_OTLP_HEADERS, …).
 """
 
