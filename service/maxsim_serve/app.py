@@ -24,9 +24,12 @@ from .api import ApiDeps, Limits, build_api, build_starting_api
 from .encode import EncodeWorker, load
 from .engine import Engine
 from .errors import InvalidInput
+from .log import RequestLog
 from .metrics import Metrics
+from .record import Observer
 from .settings import Settings
 from .store import Store
+from .tracing import Tracer
 
 __all__ = ["Service"]
 
@@ -55,8 +58,12 @@ class Service:
         self._settings = settings
         self._device = choose_device(settings.device)
         self._metrics = Metrics()
+        self._metrics.deadline.set(settings.deadline_s)
+        self._tracer = Tracer(settings.otlp_endpoint, __version__) if settings.otlp_endpoint else None
         self._on_failure = on_failure
-        self._starting = build_starting_api(self._metrics)
+        self._starting = build_starting_api(
+            self._metrics, metrics_open=settings.api_key is None or settings.metrics_public
+        )
         self._parts: _Parts | None = None
         self._opening: asyncio.Task[None] | None = None
         self._draining = False
@@ -143,6 +150,8 @@ class Service:
         if self._parts.encoder is not None:
             self._parts.encoder.close()
         await asyncio.to_thread(self._parts.store.close)
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         _log.info("stopped")
 
     def _deps(self, store: Store, encoder: EncodeWorker | None, engine: Engine) -> ApiDeps:
@@ -171,7 +180,13 @@ class Service:
             version=__version__,
             is_ready=self._readiness,
             describe=self._describe,
+            observers=self._observers(),
         )
+
+    def _observers(self) -> list[Observer]:
+        log = RequestLog(slow_s=self._settings.slow_request_s, every=self._settings.log_requests)
+        # The tracer first: it gives the log's lines their trace ids.
+        return [log] if self._tracer is None else [self._tracer, log]
 
     def _readiness(self) -> tuple[bool, str]:
         if self._draining:

@@ -90,6 +90,14 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = Field(
         "text", description="`text` for people, `json` for collectors."
     )
+    log_requests: bool = Field(False, description="Whether every request is logged, probes aside.")
+    slow_request_s: float = Field(
+        1.0, ge=0, description="Seconds from which on a request is logged as slow, with its stages."
+    )
+    otlp_endpoint: str | None = Field(
+        None,
+        description="Where traces are sent, `http://collector:4318/v1/traces`; needs the extra `otel`.",
+    )
 
 
 def load(

@@ -1,12 +1,13 @@
 """What the API is given: the parts it calls, and the limits it holds requests to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..encode import EncodeWorker
 from ..engine import Engine
 from ..metrics import Metrics
+from ..record import Observer
 from ..store import Store
 
 __all__ = ["ApiDeps", "Limits"]
@@ -29,7 +30,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ApiDeps:
-    """`is_ready` returns (ready, reason); `describe` what `/info` shows of settings, plan and device."""
+    """`is_ready` returns (ready, reason); `describe` what `/info` shows of settings, plan and device.
+
+    Each of the `observers` is given the record of each request that was answered.
+    """
 
     store: Store
     engine: Engine
@@ -44,3 +48,4 @@ class ApiDeps:
     version: str
     is_ready: Callable[[], tuple[bool, str]]
     describe: Callable[[], Mapping[str, object]]
+    observers: Sequence[Observer] = ()

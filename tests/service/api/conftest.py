@@ -19,6 +19,7 @@ from maxsim_serve.api import ApiDeps, Limits, build_api
 from maxsim_serve.encode import EncodeWorker
 from maxsim_serve.engine import Engine
 from maxsim_serve.metrics import Metrics
+from maxsim_serve.record import Observer
 from maxsim_serve.store import Store
 
 DIM = 16
@@ -92,6 +93,7 @@ def running(
     metrics_public: bool = True,
     invalid_documents: Any = "skip",
     is_ready: Callable[[], tuple[bool, str]] = lambda: (True, "ready"),
+    observers: Sequence[Observer] = (),
     **limits: Any,
 ) -> Iterator[Service]:
     metrics = Metrics()
@@ -124,6 +126,7 @@ def running(
             version="1.2.3",
             is_ready=is_ready,
             describe=lambda: {"device": "cpu"},
+            observers=observers,
         )
         app = build_api(deps)
         runner = stack.enter_context(asyncio.Runner())
