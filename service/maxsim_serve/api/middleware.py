@@ -1,5 +1,6 @@
 """What every request passes: an id, its metrics, the last resort for faults, the API key. Plain ASGI."""
 
+import asyncio
 import hmac
 import logging
 import re
@@ -8,7 +9,7 @@ import uuid
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import Unauthorized
+from ..errors import Draining, Unauthorized
 from ..metrics import Metrics
 from . import wire
 
@@ -49,6 +50,12 @@ class Telemetry:
             await self._app(scope, receive, send_with_id)
         except wire.ClientGone:
             status = _CLIENT_GONE
+        except asyncio.CancelledError:
+            # By the server, when the time for draining is over.
+            if status:
+                raise
+            error = Draining("the service stopped before the request was done; send it to another one")
+            await wire.respond(request_id.decode(), error)(scope, receive, send_with_id)
         except Exception:
             _log.exception("request %s failed: %s %s", request_id.decode(), scope["method"], scope["path"])
             if status:
