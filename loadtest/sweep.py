@@ -5,7 +5,7 @@
 
 Starts a service of its own and fills it, unless `--url` names one. Latency counts from the moment at which a
 request should have left. A scenario's knee is the highest rate at which every request was answered and the
-99th percentile of the reranks kept the scenario's objective (see `scenarios.yaml`), in a run of some seconds more.
+99th percentile of the reranks kept the scenario's objective (see `scenarios.yaml`), in a longer run.
 Exit status 0 if every scenario that could run has a knee.
 """
 
@@ -103,7 +103,8 @@ def _one(
 def _line(figures: dict[str, Any]) -> str:
     latency = figures["rerank_ms"] or {"p50": float("nan"), "p99": float("nan")}
     verdict = "kept" if figures["passes"] else "saturated" if figures["saturated"] else "not kept"
-    line = f"{figures['rate_per_s']:7.1f}/s: p50 {latency['p50']:6.1f} ms, p99 {latency['p99']:6.1f} ms, {verdict}"
+    times = f"p50 {latency['p50']:6.1f} ms, p99 {latency['p99']:6.1f} ms"
+    line = f"{figures['rate_per_s']:7.1f}/s: {times}, {verdict}"
     return line + (f", {figures['failed']} failed: {figures['reasons'][:1]}" if figures["failed"] else "")
 
 
