@@ -38,6 +38,7 @@ class Steps:
     gap: float = 0.06
     rungs_max: int = 16
     failures_max: int = 2
+    halvings_max: int = 5
     confirmations_max: int = 5
     back_off: float = 0.92
 
@@ -120,7 +121,9 @@ def find_knee(
         high, failures = min(high, rate), failures + 1
         if measured[-1]["saturated"] or failures == steps.failures_max:
             break
-    while low and high < math.inf and high - low > steps.gap * high:
+    for _ in range(steps.halvings_max):
+        if high == math.inf or high - low <= steps.gap * high:
+            break
         middle = (low + high) / 2
         if kept(middle):
             low = middle
