@@ -4,8 +4,9 @@
     locust -f loadtest/locustfile.py --host http://127.0.0.1:8080 --headless -u 16 -r 4 -t 30s
     SCENARIO=100-candidates locust -f loadtest/locustfile.py …
 
-Fills a collection when the test starts, some ten seconds that count as part of `-t`. A user asks, waits for the answer and asks again: a closed loop,
-whose latencies look better than they are once the service is saturated; `sweep.py` is the measurement.
+Fills a collection when the test starts, some ten seconds that count as part of `-t`. A user asks,
+waits for the answer and asks again: a closed loop, whose latencies look better than they are once the service
+is saturated; `sweep.py` is the measurement.
 """
 
 import os
