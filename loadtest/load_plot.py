@@ -106,7 +106,7 @@ def _stages(scenarios: Sequence[dict[str, Any]], top: int) -> str:
     drawn = [
         f'<text x="20" y="{top - 16}" class="title">stages of a rerank at the knee, % of their sum</text>'
     ]
-    bar = min(34, HEIGHT // max(1, len(shown)))
+    bar = min(48, HEIGHT // max(1, len(shown)))
     for row, scenario in enumerate(shown):
         times, y, done = scenario["knee"]["stages_ms"], top + row * bar, 0.0
         whole = sum(times.values())
