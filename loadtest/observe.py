@@ -25,9 +25,11 @@ def read_metrics(client: httpx.Client) -> Metrics:
     return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
-def total(metrics: Metrics, name: str) -> float | None:
-    """A sample's sum over its labels; None where there is no such sample."""
-    found = [value for (sample, _), value in metrics.items() if sample == name]
+def total(metrics: Metrics, name: str, **labels: str) -> float | None:
+    """A sample's sum over all labels but those given; None where there is no such sample."""
+    found = [
+        value for (sample, has), value in metrics.items() if sample == name and labels.items() <= set(has)
+    ]
     return sum(found) if found else None
 
 
@@ -49,8 +51,9 @@ def stages_ms(before: Metrics, after: Metrics) -> dict[str, float]:
 class Observer:
     """Samples the service once a second, on a thread of its own: `with Observer(url, pid) as observer:`.
 
-    A sample is {"at_s" (monotonic), "rss_bytes", "gpu_bytes"}; None where it cannot be known: RSS without a
-    process id, GPU memory without a GPU.
+    A sample is {"at_s" (monotonic), "rss_bytes", "gpu_bytes", "host_dead_bytes", "gpu_dead_bytes",
+    "store_bytes"}; None where it cannot be known: RSS without a process id, the GPU's without a GPU. Dead
+    bytes are token rows that were overwritten and wait for compaction; `store_bytes` has them in it.
     """
 
     def __init__(self, url: str, pid: int | None, interval_s: float = 1.0) -> None:
@@ -76,13 +79,20 @@ class Observer:
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
             try:
-                gpu_bytes = total(read_metrics(self._client), "maxsim_gpu_memory_bytes")
-                rss_bytes = rss(self._pid)
+                self.samples.append(self._sample())
             except (httpx.HTTPError, OSError) as error:
                 self.failures.append(repr(error))
-            else:
-                sample = {"at_s": time.monotonic(), "rss_bytes": rss_bytes, "gpu_bytes": gpu_bytes}
-                self.samples.append(sample)
+
+    def _sample(self) -> dict[str, Any]:
+        metrics = read_metrics(self._client)
+        return {
+            "at_s": time.monotonic(),
+            "rss_bytes": rss(self._pid),
+            "gpu_bytes": total(metrics, "maxsim_gpu_memory_bytes"),
+            "host_dead_bytes": total(metrics, "maxsim_store_dead_bytes", tier="host"),
+            "gpu_dead_bytes": total(metrics, "maxsim_store_dead_bytes", tier="gpu"),
+            "store_bytes": total(metrics, "maxsim_store_bytes"),
+        }
 
 
 def rss(pid: int | None) -> int | None:

@@ -108,9 +108,12 @@ def messages(scenario: Scenario, collection: CollectionPlan) -> tuple[list[bytes
         reranks.append(_message("POST", f"/c/{collection_of(scenario.tier)}/rerank", body, scenario.form))
     upserts = []
     for _ in range(_UPSERT_BODIES if scenario.upsert_share else 0):
+        count = min(scenario.upsert_documents, collection.documents)
+        places = rng.choice(collection.documents, count, replace=False)  # an id may be sent once a batch
+        vectors = passages(rng, count, collection.dim, collection.mean_tokens)
         documents = [
-            {"id": f"passage-{rng.integers(collection.documents)}", "vectors": _vectors(v, scenario.form)}
-            for v in passages(rng, scenario.upsert_documents, collection.dim, collection.mean_tokens)
+            {"id": f"passage-{i}", "vectors": _vectors(v, scenario.form)}
+            for i, v in zip(places, vectors, strict=True)
         ]
         path = f"/collections/{collection_of(scenario.tier)}/documents"
         upserts.append(_message("PUT", path, {"documents": documents}, scenario.form))

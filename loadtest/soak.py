@@ -3,13 +3,15 @@
     python loadtest/soak.py [--duration-s 900] [--scenario 1000-candidates-with-upserts] [--rate-per-s R]
                             [--json docs/benchmarks/cpu-load-soak.json]
 
-The rate is `--rate-per-s`, or half of what one client gets that asks again after each answer. It fails on
+The rate is `--rate-per-s`, or a third of what one client gets that asks again after each answer. It fails on
 
 - errors: an answer that is not 200 or has not its results, a connection that breaks, a scrape of /metrics
   that fails, sending that had to stop because too much was unanswered;
-- growth of memory: the resident set (or the GPU's) at its floor, the 10th percentile of its samples, is in
-  the last quarter more than 5 % and 32 MB above that of the second quarter. The floor, because compaction
-  moves memory up and down; the second quarter, because the first one warms up;
+- growth of memory: the resident set (or the GPU's), less the rows that wait for compaction, is at its floor,
+  the 10th percentile of its samples, in the last quarter more than 5 % and 32 MB above that of the second
+  quarter. The floor, because compaction needs memory for a moment; the second quarter, because the first one
+  warms up. And compaction must keep up: at the median of the last quarter no more than 60 % of the stored
+  bytes may wait for it;
 - drift of latency: the median over 60 slices of time of the slice's p50, or of its p99, is in the last
   quarter more than 25 % (p99: 50 %) and 2 ms (p99: 10 ms) above that of the second quarter.
 
@@ -35,11 +37,13 @@ from target import Target, add_arguments, filled, machine, opened
 
 __all__ = ["drifts", "growths", "soak"]
 
+_RATE_SHARE = 1 / 3
 _SLICES = 60
 _QUARTER = 4
 _UNANSWERED_MAX = 256
 _FLOOR_PERCENTILE = 10
 _GROWTH_SHARE, _GROWTH_BYTES = 0.05, 32 << 20
+_DEAD_SHARE_MAX = 0.6
 _DRIFT = {"p50": (0.25, 2.0), "p99": (0.5, 10.0)}  # share of the earlier value, and ms
 _WARM_UP_S = 0.5
 
@@ -63,7 +67,7 @@ def main() -> int:
         _, left_out = filled(target, collection, {scenario.name: scenario})
         if left_out:
             parser.error(f"{scenario.name} cannot run: {left_out[scenario.name]}")
-        rate_per_s = args.rate_per_s or guess_per_s(target, scenario, collection, 3.0) / 2
+        rate_per_s = args.rate_per_s or _RATE_SHARE * guess_per_s(target, scenario, collection, 3.0)
         print(f"{scenario.name}: {rate_per_s:.1f} a second for {args.duration_s:g} s", flush=True)
         found = soak(target, clients, scenario, collection, rate_per_s, args.duration_s)
     if args.json:
@@ -108,21 +112,28 @@ def soak(
 
 
 def growths(memory: list[dict[str, Any]], duration_s: float) -> list[str]:
-    """Reasons to fail in samples {"at_s", "rss_bytes", "gpu_bytes"}; a kind never seen gives none."""
+    """Reasons to fail in the samples of an `Observer`; a kind of memory never seen gives none."""
     reasons = []
-    for kind in ("rss_bytes", "gpu_bytes"):
-        rows = [sample for sample in memory if sample[kind] is not None]
-        if not rows:
+    for kind, dead in (("rss_bytes", "host_dead_bytes"), ("gpu_bytes", "gpu_dead_bytes")):
+        used = [{"at_s": s["at_s"], "bytes": s[kind] - (s[dead] or 0)} for s in memory if s[kind] is not None]
+        if not used:
             continue
-        floor = [
-            float(np.percentile([r[kind] for r in q] or [math.nan], _FLOOR_PERCENTILE))
-            for q in _quarters(rows, duration_s)
-        ]
-        if not floor[1] - floor[0] <= max(_GROWTH_SHARE * floor[0], _GROWTH_BYTES):
+        early, late = (
+            float(np.percentile([row["bytes"] for row in quarter] or [math.nan], _FLOOR_PERCENTILE))
+            for quarter in _quarters(used, duration_s)
+        )
+        if not late - early <= max(_GROWTH_SHARE * early, _GROWTH_BYTES):
             reasons.append(
-                f"{kind} at its floor went from {floor[0] / 1e6:.0f} MB in the second quarter to "
-                f"{floor[1] / 1e6:.0f} MB in the last"
+                f"{kind} at its floor, without {dead}, went from {early / 1e6:.0f} MB in the second quarter to "
+                f"{late / 1e6:.0f} MB in the last"
             )
+    shares = [
+        ((s["host_dead_bytes"] or 0) + (s["gpu_dead_bytes"] or 0)) / s["store_bytes"]
+        for s in _quarters(memory, duration_s)[1]
+        if s["store_bytes"]
+    ]
+    if shares and np.median(shares) > _DEAD_SHARE_MAX:
+        reasons.append(f"{np.median(shares):.0%} of the stored bytes wait for compaction in the last quarter")
     return reasons
 
 

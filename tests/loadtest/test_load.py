@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from clients import Clients, summary
@@ -122,7 +123,8 @@ def test_a_short_soak_of_the_real_service_passes(clients):
 
 
 def series(value: Any) -> list[dict[str, Any]]:
-    return [{"at_s": float(t), "gpu_bytes": None} | value(t) for t in range(900)]
+    kinds = ("rss_bytes", "gpu_bytes", "host_dead_bytes", "gpu_dead_bytes", "store_bytes")
+    return [{"at_s": float(t)} | dict.fromkeys(kinds) | value(t) for t in range(900)]
 
 
 def test_growth_is_of_the_floor_not_of_what_compaction_gives_back():
@@ -134,6 +136,19 @@ def test_growth_is_of_the_floor_not_of_what_compaction_gives_back():
     assert growths(warming_up, 900) == []
     assert "rss_bytes" in growths(leaking, 900)[0]
     assert "gpu_bytes" in growths(on_gpu, 900)[0]
+
+
+def test_rows_that_wait_for_compaction_are_no_leak_unless_they_wait_for_ever():
+    def overwritten(dead_bytes: float) -> dict[str, Any]:
+        return {
+            "rss_bytes": 500e6 + dead_bytes,
+            "host_dead_bytes": dead_bytes,
+            "store_bytes": 300e6 + dead_bytes,
+        }
+
+    assert growths(series(lambda t: overwritten(3e5 * t)), 900) == []
+    (reason,) = growths(series(lambda t: overwritten(1e6 * t)), 900)
+    assert "wait for compaction" in reason
 
 
 def test_drift_is_of_the_median_not_of_a_hiccup():
@@ -222,6 +237,9 @@ def test_the_catalogue_covers_what_it_should_and_every_message_is_whole():
     for message in reranks + upserts:
         head, _, body = message.partition(b"\r\n\r\n")
         assert f"content-length: {len(body)}".encode() in head
+    for message in upserts:
+        sent = [d["id"] for d in msgspec.msgpack.decode(message.partition(b"\r\n\r\n")[2])["documents"]]
+        assert len(set(sent)) == len(sent) == 50
 
 
 def test_upserts_are_spread_evenly():
