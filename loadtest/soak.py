@@ -124,8 +124,8 @@ def growths(memory: list[dict[str, Any]], duration_s: float) -> list[str]:
         )
         if not late - early <= max(_GROWTH_SHARE * early, _GROWTH_BYTES):
             reasons.append(
-                f"{kind} at its floor, without {dead}, went from {early / 1e6:.0f} MB in the second quarter to "
-                f"{late / 1e6:.0f} MB in the last"
+                f"{kind} at its floor, without {dead}, went from {early / 1e6:.0f} MB in the second quarter "
+                f"to {late / 1e6:.0f} MB in the last"
             )
     shares = [
         ((s["host_dead_bytes"] or 0) + (s["gpu_dead_bytes"] or 0)) / s["store_bytes"]
