@@ -66,6 +66,7 @@ class Service:
         )
         self._parts: _Parts | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._drained: asyncio.Task[bool] | None = None
         self._draining = False
         self.failure: BaseException | None = None
 
@@ -75,12 +76,18 @@ class Service:
         else:
             await (self._parts.api if self._parts is not None else self._starting)(scope, receive, send)
 
+    def start_draining(self) -> None:
+        """Be no longer ready and queue nothing more; what is queued is finished. On the event loop."""
+        self._draining = True
+        if self._parts is not None and self._drained is None:
+            drain = self._parts.engine.drain(self._settings.drain_timeout_s)
+            self._drained = asyncio.create_task(drain)
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self._opening = asyncio.create_task(self._open())
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._draining = True
         await self._close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -142,10 +149,10 @@ class Service:
     async def _close(self) -> None:
         if self._opening is not None:
             await self._opening
-        if self._parts is None:
+        self.start_draining()
+        if self._parts is None or self._drained is None:
             return
-        drained = await self._parts.engine.drain(self._settings.drain_timeout_s)
-        if not drained:
+        if not await self._drained:
             _log.warning("drain_timeout_s = %s passed with work left", self._settings.drain_timeout_s)
         if self._parts.encoder is not None:
             self._parts.encoder.close()

@@ -1,5 +1,6 @@
 """What every request passes: an id, its metrics, the last resort for faults, the API key. Plain ASGI."""
 
+import asyncio
 import hmac
 import logging
 import re
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import Unauthorized
+from ..errors import Draining, Unauthorized
 from ..metrics import Metrics
 from ..record import Observer, RequestRecord, trace_id_of
 from . import wire
@@ -60,6 +61,12 @@ class Telemetry:
             await self._app(scope, receive, send_with_id)
         except wire.ClientGone:
             status = _CLIENT_GONE
+        except asyncio.CancelledError:
+            # By the server, when the time for draining is over.
+            if status:
+                raise
+            error = Draining("the service stopped before the request was done; send it to another one")
+            await wire.respond(request_id.decode(), error)(scope, receive, send_with_id)
         except Exception:
             _log.exception("request %s failed: %s %r", request_id.decode(), scope["method"], scope["path"])
             if status:
