@@ -53,7 +53,7 @@ ARG PIP_EXTRA_INDEX_URL
 ARG EXTRAS=encode
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     pip install --no-cache-dir --constraint /etc/maxsim/constraints.txt "$(echo /wheels/*.whl)[${EXTRAS}]"
-USER maxsim
+USER 10001
 
 FROM runtime AS cuda
 ARG EXTRAS=encode,cuda
@@ -68,4 +68,4 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     pip install --no-cache-dir --constraint /etc/maxsim/constraints.txt "$(echo /wheels/*.whl)[${EXTRAS}]"
-USER maxsim
+USER 10001

@@ -60,7 +60,7 @@ def ingest(
     collection: str,
     batch_documents: int,
 ) -> Iterator[Stored]:
-    """One `Stored` a batch; it stays whatever follows. Raises IngestFailed, httpx.TransportError, psycopg.Error."""
+    """One `Stored` a batch, which stays. Raises IngestFailed, httpx.TransportError, psycopg.Error."""
     path = f"/collections/{quote(collection, safe='')}"
     with psycopg.connect(database_url) as connection:
         create_schema(connection)
