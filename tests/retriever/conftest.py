@@ -83,9 +83,7 @@ class Stack:
         command = [sys.executable, "-m", "maxsim_retriever", "serve"]
         return self._started(Process(command, environ, f"http://127.0.0.1:{port}", log))
 
-    def ingest(
-        self, corpus: Path, reranker_url: str, collection: str
-    ) -> "subprocess.CompletedProcess[str]":
+    def ingest(self, corpus: Path, reranker_url: str, collection: str) -> "subprocess.CompletedProcess[str]":
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RETRIEVER_")}
         return subprocess.run(
             [sys.executable, "-m", "maxsim_retriever", "ingest", str(corpus)],
@@ -156,9 +154,7 @@ def _binaries() -> Path:
     found = shutil.which("initdb")
     if found:
         return Path(found).resolve().parent
-    versions = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3])
-    )
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if not versions:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     return versions[-1].parent

@@ -56,7 +56,9 @@ def test_reranking_improves_on_full_text_search(
     own, reranked, latencies_ms = [], [], []
     with httpx.Client(base_url=retriever.url, timeout=60) as http:
         for query in queries:
-            answer = http.post("/search", json={"query": query["text"], "top_k": 10}).raise_for_status().json()
+            answer = (
+                http.post("/search", json={"query": query["text"], "top_k": 10}).raise_for_status().json()
+            )
             assert answer["reranked"] and answer["reranker"]["missing"] == 0, answer["reranker"]
             assert answer["results"] == answer["reranker"]["results"]
             grades = qrels[query["_id"]]
