@@ -100,7 +100,7 @@ def test_it_outlives_the_reranker_and_comes_back_to_it(stack: Any, corpus: Path)
 
 
 def test_a_full_queue_is_waited_for_as_it_asks(stack: Any, corpus: Path) -> None:
-    """One place in the queue, and an engine that is kept from it: the retriever is told 429, and comes back."""
+    """One place in the queue, and an engine kept from it: the retriever is told 429, and comes back."""
     service = stack.service("--queue-depth", "1", "--retry-after-s", "1", "--threads", "1")
     retriever = stack.retriever(service.url, COLLECTION, tries="4", rerank_budget_s="8")
     assert stack.ingest(corpus, service.url, COLLECTION).returncode == 0

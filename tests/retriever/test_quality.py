@@ -1,4 +1,4 @@
-"""What reranking buys: 50 judged questions through the whole stack, PostgreSQL's order beside the reranker's."""
+"""What reranking buys: 50 judged questions through the whole stack, in PostgreSQL's order and reranked."""
 
 import importlib.util
 import json
@@ -69,8 +69,8 @@ def test_reranking_improves_on_full_text_search(
     retrieve_ms, rerank_ms = (sorted(column)[QUESTIONS // 2] for column in zip(*latencies_ms, strict=True))
     with capsys.disabled():
         print(
-            f"\nCranfield, {QUESTIONS} questions, {len(chosen)} documents: nDCG@10 {theirs:.3f} by PostgreSQL, "
-            f"{ours:.3f} reranked; medians {retrieve_ms:.0f} ms and {rerank_ms:.0f} ms"
+            f"\nCranfield, {QUESTIONS} questions, {len(chosen)} documents: nDCG@10 {theirs:.3f} "
+            f"by PostgreSQL, {ours:.3f} reranked; medians {retrieve_ms:.0f} ms and {rerank_ms:.0f} ms"
         )
     assert ours > theirs
 
