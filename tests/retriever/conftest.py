@@ -136,12 +136,19 @@ class _Postgres:
             command += [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
             self._process = subprocess.Popen(command, user=user, cwd="/", stdout=log, stderr=log)
         url = f"postgresql://test@127.0.0.1:{port}/postgres"
+        try:
+            self._wait_until_ready(binaries, port)
+        except BaseException:
+            self.__exit__()
+            raise
+        return url
+
+    def _wait_until_ready(self, binaries: Path, port: int) -> None:
         deadline = time.monotonic() + 30
         ready = [binaries / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
         while subprocess.run(ready, capture_output=True).returncode != 0:
             assert time.monotonic() < deadline, (self._directory / "log").read_text()
             time.sleep(0.05)
-        return url
 
     def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGINT)  # fast shutdown: does not wait for clients
