@@ -102,7 +102,7 @@ def warm_up(device: torch.device, kinds: Iterable[tuple[int, torch.dtype]], metr
 
 
 def use_kernel_cache(directory: Path | None) -> None:
-    """Let Triton keep compiled kernels in `directory` (None: where it does by itself). Before any is compiled.
+    """Let Triton keep compiled kernels in `directory` (None: its own), set before any is compiled.
 
     Processes may share one. The kernels of one that cannot be written are copied to a temporary directory.
     """

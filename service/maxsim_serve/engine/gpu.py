@@ -23,7 +23,7 @@ from .worklist import by_position, joined
 __all__ = ["GpuScorer"]
 
 DEPTH = 2
-# Queries of up to so many rows share a launch; longer ones each get their own, for they fill the tensor cores.
+# Queries of up to so many rows share a launch; a longer one fills the tensor cores by itself.
 _SHARED_ROWS = (32, 64)
 
 
@@ -258,7 +258,7 @@ def _tokens(work: _Work, upload: Upload) -> torch.Tensor:
 def _packed(
     tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that the device cannot read → (those asked for, one after the other; where each document begins)."""
+    """Rows that the device cannot read → (those asked for, packed; where each document begins)."""
     ends = lengths.cumsum(0)
     packed_starts = ends - lengths
     if torch.equal(starts, packed_starts):
