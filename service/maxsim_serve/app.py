@@ -9,8 +9,9 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,13 +23,13 @@ import maxsim
 from . import __version__
 from .api import ApiDeps, Limits, build_api, build_starting_api
 from .encode import EncodeWorker, load
-from .engine import Engine
-from .errors import InvalidInput
+from .engine import Engine, Scorer, choose_device, make_scorer, use_kernel_cache, warm_up
+from .errors import DeviceLost
 from .log import RequestLog
 from .metrics import Metrics
 from .record import Observer
 from .settings import Settings
-from .store import Store
+from .store import Store, Tier, gpu_tiers, plan_gpu
 from .tracing import Tracer
 
 __all__ = ["Service"]
@@ -36,6 +37,9 @@ __all__ = ["Service"]
 _log = logging.getLogger(__name__)
 
 _GC_THRESHOLD = 50_000
+
+# Of a GPU: the compiled kernels, maxima of long queries, scores, and what the allocator keeps.
+_WORKSPACE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,22 @@ class _Parts:
 class Service:
     """The ASGI application, from the first byte of start-up to the last of shutdown.
 
-    `on_failure` is called, on the event loop, when start-up fails; the error stays in `failure`.
+    `on_failure` is called, on the event loop, when start-up fails or the device is lost; the error stays
+    in `failure`.
     """
 
     def __init__(self, settings: Settings, on_failure: Callable[[], None]) -> None:
         self._settings = settings
         self._device = choose_device(settings.device)
+        use_kernel_cache(settings.kernel_cache_dir)
         self._metrics = Metrics()
         self._metrics.deadline.set(settings.deadline_s)
         self._tracer = Tracer(settings.otlp_endpoint, __version__) if settings.otlp_endpoint else None
+        self._metrics.device_fallback.set(self._device.fallback)
+        _log.log(
+            logging.WARNING if self._device.fallback else logging.INFO,
+            "scoring on %s (%s)", self._device.device, self._device.reason,
+        )  # fmt: skip
         self._on_failure = on_failure
         self._starting = build_starting_api(
             self._metrics, metrics_open=settings.api_key is None or settings.metrics_public
@@ -93,22 +104,29 @@ class Service:
 
     async def _open(self) -> None:
         started = time.perf_counter()
+        loop = asyncio.get_running_loop()
         try:
             # The store needs no event loop, and reading it takes as long as the disk does.
-            store, encoder = await asyncio.to_thread(self._load)
+            store, encoder, scorer = await asyncio.to_thread(self._load)
         except Exception as error:
             self.failure = error
             self._on_failure()
             return
+
+        def on_fault(fault: DeviceLost) -> None:
+            loop.call_soon_threadsafe(lambda: self._lose(fault))
+
         engine = Engine(
             queue_depth=self._settings.queue_depth,
             max_batch_tokens=self._settings.max_batch_tokens,
             retry_after_s=self._settings.retry_after_s,
             metrics=self._metrics,
+            scorer=scorer,
+            on_fault=on_fault,
         )
         engine.start()
         self._parts = _Parts(store, encoder, engine, build_api(self._deps(store, encoder, engine)))
-        self._metrics.build_info.labels(__version__, torch.__version__, self._device).set(1)
+        self._metrics.build_info.labels(__version__, torch.__version__, self._device.device.type).set(1)
         self._metrics.start_duration.set(time.perf_counter() - started)
         self._metrics.ready.set_function(lambda: float(self._readiness()[0]))
         # Millions of ids must not be walked by the garbage collector while a request waits, and a request
@@ -118,7 +136,11 @@ class Service:
         gc.set_threshold(_GC_THRESHOLD)
         _log.info("ready after %.1f s: %s", time.perf_counter() - started, _summary(store))
 
-    def _load(self) -> tuple[Store, EncodeWorker | None]:
+    def _lose(self, fault: DeviceLost) -> None:
+        self.failure = fault
+        self._on_failure()
+
+    def _load(self) -> tuple[Store, EncodeWorker | None, Scorer]:
         settings = self._settings
         torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
         budget_bytes = settings.host_budget_bytes or int(0.7 * _memory_bytes())
@@ -133,18 +155,42 @@ class Service:
                 segment_bytes=settings.segment_bytes,
                 compact_dead_share=settings.compact_dead_share,
                 budget_bytes=budget_bytes,
+                tiers=self._tiers(budget_bytes),
                 tier=settings.tier,
                 metrics=self._metrics,
                 on_progress=show,
             )
         try:
             encoder = load(settings.encoder)
-            # The first scores start the thread pool and let the matrix library choose its code.
-            maxsim.score(torch.randn(32, 128), torch.randn(4, 64, 128))
+            specs = [collection.spec for collection in store.collections()]
+            device = self._device.device
+            scorer = make_scorer(device, settings.query_dtype, self._metrics)
+            warm_up(device, {(spec.dim, spec.torch_dtype) for spec in specs}, self._metrics)
         except BaseException:
             store.close()
             raise
-        return store, None if encoder is None else EncodeWorker(encoder, self._metrics)
+        return store, None if encoder is None else EncodeWorker(encoder, self._metrics), scorer
+
+    def _tiers(self, host_budget_bytes: int) -> Mapping[str, Tier] | None:
+        """Both tiers of a GPU, planned before either takes any memory; None without one."""
+        device, settings = self._device.device, self._settings
+        if device.type != "cuda":
+            return None
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        plan = plan_gpu(
+            total_bytes=total_bytes,
+            free_bytes=free_bytes,
+            budget_bytes=settings.gpu_budget_bytes,
+            workspace_bytes=_WORKSPACE_BYTES,
+            encoder_bytes=0,  # encoders run on the CPU
+        )
+        self._metrics.gpu_memory.labels("store").set(plan.store_bytes)
+        return gpu_tiers(
+            device,
+            host_budget_bytes=host_budget_bytes,
+            gpu_budget_bytes=plan.store_bytes,
+            segment_bytes=settings.segment_bytes,
+        )
 
     async def _close(self) -> None:
         if self._opening is not None:
@@ -186,6 +232,7 @@ class Service:
             model_name=encoder.name if encoder is not None else "none",
             version=__version__,
             is_ready=self._readiness,
+            probe=partial(engine.probe, s.probe_after_s),
             describe=self._describe,
             observers=self._observers(),
         )
@@ -204,29 +251,16 @@ class Service:
 
     def _describe(self) -> dict[str, object]:
         shown = self._settings.model_dump(mode="json", exclude={"api_key"})
-        example = maxsim.Ragged.from_list([torch.zeros(32, 128)])
+        example = torch.zeros(32, 128, device=self._device.device)
         plan = maxsim.plan(example, example)
         return {
-            "device": self._device,
-            "device_reason": _device_reason(self._settings.device),
+            "device": self._device.device.type,
+            "device_reason": self._device.reason,
             "threads": torch.get_num_threads(),
             "torch": str(torch.__version__),
             "plan": {"kernel": plan.kernel, "reason": plan.reason},
             "settings": shown,
         }
-
-
-def choose_device(asked: str) -> str:
-    """The device to score on. Raises `InvalidInput` for one that is asked for and not to be had."""
-    if asked == "cuda":
-        raise InvalidInput(
-            "device = cuda: this version scores on the CPU only; set device to auto or cpu", param="device"
-        )
-    return "cpu"
-
-
-def _device_reason(asked: str) -> str:
-    return "asked for" if asked == "cpu" else "auto: this version scores on the CPU only"
 
 
 def _summary(store: Store) -> str:

@@ -10,6 +10,7 @@ ServiceError                 code, param, message
 │   ├── QueueFull            too many requests are waiting
 │   ├── DeadlineExceeded     waited longer than its deadline
 │   ├── OutOfMemory          the device had no room for this request
+│   ├── DeviceLost           the device failed for good; the process stops
 │   ├── Starting             the store is being loaded
 │   └── Draining             the service is stopping
 ├── OutOfSpace               the disk or a memory budget is full; reads go on
@@ -21,6 +22,7 @@ __all__ = [
     "Busy",
     "Conflict",
     "DeadlineExceeded",
+    "DeviceLost",
     "DirectoryInUse",
     "Draining",
     "InDoubt",
@@ -87,6 +89,10 @@ class DeadlineExceeded(Busy):
 
 class OutOfMemory(Busy):
     code = "out_of_memory"
+
+
+class DeviceLost(Busy):
+    code = "device_lost"
 
 
 class Starting(Busy):

@@ -4,9 +4,11 @@ from prometheus_client import disable_created_metrics
 
 from .instruments import CollectionGauge, Counter, Gauge, Histogram, Registry
 
-__all__ = ["STAGES", "Metrics"]
+__all__ = ["DEVICE_STAGES", "STAGES", "Metrics"]
 
-STAGES = ("parse", "encode", "queue", "lookup", "kernel", "topk", "serialize")
+# On a GPU these four follow each other on its stream; on a CPU there is only the kernel.
+DEVICE_STAGES = ("upload", "kernel", "select", "download")
+STAGES = ("parse", "encode", "queue", "lookup", "launch", *DEVICE_STAGES, "topk", "serialize")
 
 _REJECTIONS = ("queue_full", "deadline", "draining", "abandoned")
 
@@ -93,6 +95,34 @@ class Metrics:
         self.kernel_launches = Counter(
             "maxsim_kernel_launches_total", "Work lists scored, by kernel.", ["kernel", "dtype"], registry=r
         )
+        self.kernel_compilations = Counter(
+            "maxsim_kernel_compilations_total",
+            "Kernel variants compiled, or loaded from the cache on disk.",
+            ["phase"],
+            registry=r,
+        )
+        self.device_fallback = Gauge(
+            "maxsim_device_fallback",
+            "1 where device = auto found no GPU that could be used, and scores on the CPU.",
+            registry=r,
+        )
+        self.gpu_memory = Gauge(
+            "maxsim_gpu_memory_bytes", "Device memory in use, by purpose.", ["purpose"], registry=r
+        )
+        self.gpu_memory_total = Gauge(
+            "maxsim_gpu_memory_total_bytes", "Memory that the device has.", registry=r
+        )
+        self.stream_bytes = Counter(
+            "maxsim_stream_bytes_total",
+            "Bytes that batches copied to the device (up) and back (down).",
+            ["direction"],
+            registry=r,
+        )
+        self.stream_busy = Counter(
+            "maxsim_stream_busy_seconds_total", "Time that batches took on the device.", registry=r
+        )
+        for phase in ("warmup", "live"):
+            self.kernel_compilations.labels(phase)
         self.oom = Counter("maxsim_oom_total", "Requests that failed for lack of memory.", registry=r)
 
         self.store_documents = CollectionGauge(

@@ -32,6 +32,16 @@ class Settings(BaseModel):
         Path("data"), description="Directory that holds the collections. One process at a time."
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where scores are computed.")
+    query_dtype: Literal["stored", "float32"] = Field(
+        "stored",
+        description="On a GPU: round queries to the `stored` dtype (full speed), or keep them `float32`.",
+    )
+    kernel_cache_dir: Path | None = Field(
+        None, description="Directory of compiled GPU kernels; null takes Triton's own."
+    )
+    probe_after_s: float = Field(
+        5.0, gt=0, description="Seconds without a score after which `/readyz` tries the GPU."
+    )
     encoder: str = Field(
         "none", description="`none`, `minilm` (embedded), or a late-interaction model by name or folder."
     )
@@ -62,7 +72,7 @@ class Settings(BaseModel):
     max_batch_tokens: int = Field(
         2_000_000,
         ge=1,
-        description="Document rows scored as one work list, unless a single request has more.",
+        description="Document rows scored as one work list, counted once for each 32 query rows.",
     )
     drain_timeout_s: float = Field(
         30.0, gt=0, description="Seconds that requests in flight get after SIGTERM."

@@ -1,6 +1,6 @@
 """What the API is given: the parts it calls, and the limits it holds requests to."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +30,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ApiDeps:
-    """`is_ready` returns (ready, reason); `describe` what `/info` shows of settings, plan and device.
+    """`is_ready` returns (ready, reason); `probe` why the device does not score, None if it does;
+    `describe` what `/info` shows of settings, plan and device.
 
     Each of the `observers` is given the record of each request that was answered.
     """
@@ -47,5 +48,6 @@ class ApiDeps:
     model_name: str
     version: str
     is_ready: Callable[[], tuple[bool, str]]
+    probe: Callable[[], Awaitable[str | None]]
     describe: Callable[[], Mapping[str, object]]
     observers: Sequence[Observer] = ()

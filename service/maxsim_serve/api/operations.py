@@ -10,7 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import Draining
+from ..errors import DeviceLost, Draining
 from ..metrics import Metrics
 from .deps import ApiDeps
 from .openapi import documented
@@ -28,6 +28,8 @@ def add_routes(router: APIRouter, deps: ApiDeps) -> None:
         ready, reason = deps.is_ready()
         if not ready:
             raise Draining(f"not ready: {reason}", retry_after_s=deps.limits.retry_after_s)
+        if (fault := await deps.probe()) is not None:
+            raise DeviceLost(f"not ready: {fault}", retry_after_s=deps.limits.retry_after_s)
         return plain_json({"status": "ready"})
 
     async def health(request: Request) -> Response:

@@ -12,13 +12,16 @@ from pathlib import Path
 import uvicorn
 
 from ..app import Service
-from ..errors import ServiceError
+from ..errors import DeviceLost, ServiceError
 from ..log import configure
 from ..settings import PREFIX, Settings, load
 
 __all__ = ["add_parser", "run"]
 
 _log = logging.getLogger(__name__)
+
+# What a supervisor sees when the GPU failed for good: start again.
+_DEVICE_LOST_STATUS = 75
 
 # A scoring thread that wants the interpreter back waits for the event loop at most this long, and the
 # other way round; Python's default of 5 ms would show in every answer.
@@ -62,7 +65,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0 after a drained stop, 2 for settings that cannot work, 1 for any other failed start."""
+    """Exit status 0 after a drained stop, 2 for settings that cannot work, 75 after the GPU was lost,
+    1 for any other failed start."""
     config = args.config or (Path(os.environ[f"{PREFIX}CONFIG"]) if f"{PREFIX}CONFIG" in os.environ else None)
     try:
         settings = load(config, flags={name: getattr(args, name, None) for name in Settings.model_fields})
@@ -92,6 +96,11 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: None)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve())
+    if isinstance(service.failure, DeviceLost):
+        print(f"maxsim serve: {service.failure.message}", file=sys.stderr, flush=True)
+        logging.shutdown()
+        # Taking down what is left of the CUDA context would abort, with a status of its own.
+        os._exit(_DEVICE_LOST_STATUS)
     if service.failure is not None:
         if isinstance(service.failure, ServiceError):
             print(f"maxsim serve: {service.failure.message}", file=sys.stderr)

@@ -1,15 +1,25 @@
 """The engine: one queue, one thread that owns the scoring, many requests in one work list."""
 
 from .candidates import Candidates, InlineCandidates, StoredCandidates, WholeCollection
+from .device import Device, choose_device, make_scorer, use_kernel_cache, warm_up
 from .engine import Engine
 from .job import Explanation, Ranking
+from .scorer import Scorer
+from .worklist import CpuScorer
 
 __all__ = [
     "Candidates",
+    "CpuScorer",
+    "Device",
     "Engine",
     "Explanation",
     "InlineCandidates",
     "Ranking",
+    "Scorer",
     "StoredCandidates",
     "WholeCollection",
+    "choose_device",
+    "make_scorer",
+    "use_kernel_cache",
+    "warm_up",
 ]

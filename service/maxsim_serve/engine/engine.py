@@ -2,30 +2,46 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..errors import InvalidInput
+from ..errors import DeviceLost, InvalidInput, ServiceError
 from ..metrics import Metrics
 from ..store import normalized
-from .candidates import Candidates
+from .candidates import Candidates, InlineCandidates
 from .job import Job, Ranking
 from .queue import JobQueue
 from .runner import Runner
+from .scorer import Scorer
+from .worklist import CpuScorer
 
 __all__ = ["Engine"]
+
+# The service warms this width up, whatever is stored.
+_PROBE_DIM = 128
 
 
 class Engine:
     """One queue and one scoring thread. Waiting requests are scored together, as one work list."""
 
     def __init__(
-        self, *, queue_depth: int, max_batch_tokens: int, retry_after_s: float, metrics: Metrics
+        self,
+        *,
+        queue_depth: int,
+        max_batch_tokens: int,
+        retry_after_s: float,
+        metrics: Metrics,
+        scorer: Scorer | None = None,
+        on_fault: Callable[[DeviceLost], None] = lambda fault: None,
     ) -> None:
+        """`scorer` owns the device, the CPU where there is none. `on_fault` is called, on the engine's
+        thread, when the device is lost: nothing will be scored any more."""
+        self._scorer = scorer if scorer is not None else CpuScorer()
         self._queue = JobQueue(queue_depth, retry_after_s, metrics)
-        self._runner = Runner(self._queue, max_batch_tokens, metrics)
+        self._runner = Runner(self._queue, self._scorer, max_batch_tokens, metrics, on_fault)
         self._draining = False
 
     def start(self) -> None:
@@ -34,7 +50,24 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Whether the scoring thread runs and takes work."""
-        return self._runner.alive and not self._draining
+        return self._runner.alive and not self._draining and self._runner.fault is None
+
+    async def probe(self, after_s: float) -> str | None:
+        """Why the device does not score, None if it does. One that has scored nothing for `after_s` gets
+        one small document to score, and as many seconds for it. A CPU is not asked."""
+        if self._runner.fault is not None:
+            return self._runner.fault.message
+        if self._scorer.device.type == "cpu" or self._runner.idle_s < after_s:
+            return None
+        row = np.ones((1, _PROBE_DIM), np.float32)
+        try:
+            async with asyncio.timeout(after_s):
+                await self.rank(row, InlineCandidates([row]), top_n=1, explain=False, deadline_s=after_s)
+        except TimeoutError:
+            return f"the device has scored nothing for {after_s:g} s"
+        except ServiceError as error:
+            return error.message
+        return None
 
     async def rank(
         self,
@@ -48,7 +81,7 @@ class Engine:
         """The best `top_n` candidates (None: all of them) for a finite query `[Lq, dim]`.
 
         Cancelling the caller drops the request before it is scored. Raises `InvalidInput` for a query of
-        another width, `QueueFull`, `DeadlineExceeded`, `Draining` and `OutOfMemory`.
+        another width, `QueueFull`, `DeadlineExceeded`, `Draining`, `OutOfMemory` and `DeviceLost`.
         """
         if query.shape[1] != candidates.dim:
             raise InvalidInput(

@@ -3,36 +3,60 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import maxsim
 from maxsim.topk import order
 
-from ..errors import OutOfMemory
-from ..metrics import STAGES, Metrics
+from ..errors import DeviceLost, OutOfMemory
+from ..metrics import DEVICE_STAGES, STAGES, Metrics
 from .candidates import Resolved
+from .faults import is_device_lost, is_out_of_memory
 from .job import Explanation, Job, Ranking
 from .queue import JobQueue
-from .worklist import Scored, score
+from .scorer import Best, Launched, Request, Scored, Scorer
 
 __all__ = ["Runner"]
 
 _log = logging.getLogger(__name__)
 
+# Query rows that count as one in `max_batch_tokens`: those of a text query.
+_QUERY_ROWS = 32
+
 
 class Runner:
-    """Owns the scoring. Nothing waits for company: a batch is what has queued up while the last one ran."""
+    """Owns the scoring. Nothing waits for company: a batch is what has queued up while the last one ran.
 
-    def __init__(self, queue: JobQueue, max_batch_tokens: int, metrics: Metrics) -> None:
+    Where the scorer allows two batches in flight, one is looked up and launched while the device works on
+    the other; each is answered in its turn. After an error that the device does not recover from, every
+    request fails, the thread ends, and `on_fault` is called with that error.
+    """
+
+    def __init__(
+        self,
+        queue: JobQueue,
+        scorer: Scorer,
+        max_batch_tokens: int,
+        metrics: Metrics,
+        on_fault: Callable[[DeviceLost], None],
+    ) -> None:
         self._queue = queue
+        self._scorer = scorer
         self._max_batch_tokens = max_batch_tokens
         self._metrics = metrics
+        self._on_fault = on_fault
+        self._fault: DeviceLost | None = None
+        self._last_success = time.perf_counter()
+        self._compilations = maxsim.compilations()
         self._stages = {stage: metrics.stage_duration.labels(stage) for stage in STAGES}
         self._thread = threading.Thread(target=self._run, name="maxsim-engine", daemon=True)
 
     def start(self) -> None:
+        self._compilations = maxsim.compilations()
         self._thread.start()
 
     def join(self, timeout_s: float) -> bool:
@@ -44,12 +68,42 @@ class Runner:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def fault(self) -> DeviceLost | None:
+        """Why nothing will be scored any more."""
+        return self._fault
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since a batch was last scored."""
+        return time.perf_counter() - self._last_success
+
     def _run(self) -> None:
+        try:
+            self._scorer.bind()
+        except Exception as error:
+            self._lose(error)
+        flying: _Flight | None = None
+        while self._fault is None:
+            job = self._queue.take() if flying is None else self._queue.take_if_waiting()
+            if job is None and flying is None:
+                return
+            batch = self._gather(job) if job is not None else []
+            launched = self._launch(batch) if batch else None
+            if flying is not None:
+                self._finish(flying)
+            flying = launched
+            if flying is not None and self._scorer.depth == 1:
+                self._finish(flying)
+                flying = None
+        if flying is not None:
+            self._fail(flying.batch, self._fault)
+        self._queue.close()
         while (job := self._queue.take()) is not None:
-            self._score(self._gather(job))
+            job.deliver(self._fault)
 
     def _gather(self, first: Job) -> list["_Work"]:
-        """The first job and whatever waits behind it, up to `max_batch_tokens` document rows."""
+        """The first job and whatever waits behind it, up to `max_batch_tokens` of work."""
         batch: list[_Work] = []
         tokens = 0
         job: Job | None = first
@@ -62,52 +116,88 @@ class Runner:
             else:
                 timings_s = {"queue": taken - job.enqueued, "lookup": time.perf_counter() - taken}
                 batch.append(_Work(job, resolved, timings_s))
-                tokens += resolved.tokens
+                # A long query makes as much work of a row as several short ones.
+                tokens += resolved.tokens * -(-len(job.query) // _QUERY_ROWS)
             job = self._queue.take_if_waiting() if tokens < self._max_batch_tokens else None
         return batch
 
-    def _score(self, batch: Sequence["_Work"]) -> None:
-        if not batch:
-            return
+    def _launch(self, batch: Sequence["_Work"]) -> "_Flight":
         try:
-            scored = score([work.job.query for work in batch], [work.resolved for work in batch])
+            requests = [Request(work.job.query, work.resolved, _wanted(work)) for work in batch]
+            return _Flight(batch, self._scorer.launch(requests))
+        except Exception as error:
+            return _Flight(batch, error)
+
+    def _finish(self, flight: "_Flight") -> None:
+        """Wait for a batch and answer it. No other that was launched before it is in flight."""
+        batch, launched = flight.batch, flight.launched
+        try:
+            if isinstance(launched, Exception):
+                raise launched
+            scored = launched.wait()
         except Exception as error:
             self._recover(batch, error)
             return
+        self._last_success = time.perf_counter()
         kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
-        for work, scores in zip(batch, scored.scores, strict=True):
-            work.timings_s["kernel"] = scored.kernel_s
+        for work, result in zip(batch, scored.results, strict=True):
+            work.timings_s.update(scored.stages_s)
             try:
-                ranking = _rank(work, scores, kernel)
+                ranking = _rank(work, result, kernel, self._scorer)
             except Exception as error:
-                work.job.deliver(error)
+                self._recover([work], error)
             else:
                 work.job.deliver(ranking)
         self._record(batch, scored)
 
     def _recover(self, batch: Sequence["_Work"], error: Exception) -> None:
         """A work list failed: give each of its requests a run of its own, so that only the culprit fails."""
+        if self._fault is not None or is_device_lost(error):
+            self._fail(batch, self._fault or self._lose(error))
+            return
+        if is_out_of_memory(error):
+            # The traceback's frames hold what the batch had allocated.
+            error = error.with_traceback(None)
+            self._scorer.release()
         if len(batch) > 1:
             for work in batch:
-                self._score([work])
+                self._finish(self._launch([work]))
             return
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             self._metrics.oom.inc()
             error = OutOfMemory(f"no memory to score {batch[0].resolved.tokens} document tokens: {error}")
         else:
             _log.exception("scoring failed", exc_info=error)
         batch[0].job.deliver(error)
 
+    def _fail(self, batch: Sequence["_Work"], error: Exception) -> None:
+        for work in batch:
+            work.job.deliver(error)
+
+    def _lose(self, error: Exception) -> DeviceLost:
+        _log.critical("the device is lost; the process must be started again", exc_info=error)
+        self._fault = DeviceLost(f"the device failed: {str(error).splitlines()[0]}")
+        self._on_fault(self._fault)
+        return self._fault
+
     def _record(self, batch: Sequence["_Work"], scored: Scored) -> None:
         """Count, now that nobody waits for it any more."""
         self._metrics.batch_requests.observe(len(batch))
         self._metrics.batch_pairs.observe(sum(work.resolved.count for work in batch))
-        self._stages["kernel"].observe(scored.kernel_s)
+        for stage, seconds in scored.stages_s.items():
+            self._stages[stage].observe(seconds)
+        self._metrics.stream_busy.inc(sum(scored.stages_s.get(stage, 0.0) for stage in DEVICE_STAGES))
+        for direction, moved_bytes in scored.moved_bytes.items():
+            self._metrics.stream_bytes.labels(direction).inc(moved_bytes)
+        compiled = maxsim.compilations()
+        if compiled > self._compilations:
+            self._metrics.kernel_compilations.labels("live").inc(compiled - self._compilations)
+            self._compilations = compiled
         for kernel, dtype in scored.launches:
             self._metrics.kernel_launches.labels(kernel, dtype).inc()
         for work in batch:
             for stage, seconds in work.timings_s.items():
-                if stage != "kernel":  # of the whole batch, and counted once
+                if stage not in scored.stages_s:  # those are of the whole batch, and counted once
                     self._stages[stage].observe(seconds)
             self._metrics.rerank_candidates.observe(work.resolved.count)
             self._metrics.missing_ids.inc(len(work.resolved.missing))
@@ -124,20 +214,36 @@ class _Work:
         self.timings_s = timings_s
 
 
-def _rank(work: _Work, scores: torch.Tensor, kernel: str) -> Ranking:
+class _Flight:
+    """A batch that was launched, or the error that kept it from being."""
+
+    __slots__ = ("batch", "launched")
+
+    def __init__(self, batch: Sequence[_Work], launched: Launched | Exception) -> None:
+        self.batch = batch
+        self.launched = launched
+
+
+def _wanted(work: _Work) -> int:
+    # Missing positions hold −∞, which nothing stored scores: the best `found` are those that exist.
+    found = work.resolved.count - len(work.resolved.missing)
+    return found if work.job.top_n is None else min(work.job.top_n, found)
+
+
+def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: Scorer) -> Ranking:
     started = time.perf_counter()
     resolved, job = work.resolved, work.job
-    found = resolved.count - len(resolved.missing)
-    # Missing positions hold −∞, which nothing stored scores: the best `found` are those that exist.
-    wanted = found if job.top_n is None else min(job.top_n, found)
-    by_position = scores.numpy()
-    positions = order(by_position, wanted)
+    if isinstance(result, Best):
+        positions, scores = result
+    else:
+        positions = order(result, _wanted(work))
+        scores = result[positions]
     ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
-    explanations = _explain(job.query, resolved, positions.tolist()) if job.explain else None
-    work.timings_s["topk"] = time.perf_counter() - started
+    explanations = _explain(job.query, resolved, positions.tolist(), scorer) if job.explain else None
+    work.timings_s["topk"] = time.perf_counter() - started + work.timings_s.get("topk", 0.0)
     return Ranking(
         positions=positions,
-        scores=by_position[positions],
+        scores=scores,
         ids=ids,
         missing=resolved.missing,
         candidates=resolved.count,
@@ -148,7 +254,9 @@ def _rank(work: _Work, scores: torch.Tensor, kernel: str) -> Ranking:
     )
 
 
-def _explain(query: torch.Tensor, resolved: Resolved, positions: Sequence[int]) -> list[Explanation]:
+def _explain(
+    query: torch.Tensor, resolved: Resolved, positions: Sequence[int], scorer: Scorer
+) -> list[Explanation]:
     spans = {}
     wanted = set(positions)
     for part in resolved.parts:
@@ -157,10 +265,5 @@ def _explain(query: torch.Tensor, resolved: Resolved, positions: Sequence[int]) 
         ):
             if position in wanted:
                 spans[position] = part.tokens[start : start + length]
-    explained = [maxsim.explain(query, spans[position]) for position in positions]
-    return [Explanation(e.tokens.numpy(), e.similarities.numpy()) for e in explained]
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch's CPU allocator raises a plain RuntimeError.
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
+    explained = [scorer.explain(query, spans[position]) for position in positions]
+    return [Explanation(tokens.numpy(), similarities.numpy()) for tokens, similarities in explained]

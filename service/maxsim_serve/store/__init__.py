@@ -23,6 +23,7 @@ from .spec import (
     StoredDocument,
 )
 from .store import Store
+from .tier import Tier
 
 __all__ = [
     "MAX_ID_BYTES",
@@ -42,6 +43,7 @@ __all__ = [
     "Snapshot",
     "Store",
     "StoredDocument",
+    "Tier",
     "checked_vectors",
     "gpu_tiers",
     "normalized",

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ def running(
             model_name="words" if encoder else "none",
             version="1.2.3",
             is_ready=is_ready,
+            probe=partial(engine.probe, 5.0),
             describe=lambda: {"device": "cpu"},
             observers=observers,
         )

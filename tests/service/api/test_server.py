@@ -68,17 +68,17 @@ class HeldEngine:
     """Holds the engine's thread, so that what is sent meanwhile stays in the queue."""
 
     def __init__(self, service, monkeypatch) -> None:
-        from maxsim_serve.engine import runner
+        from maxsim_serve.engine import CpuScorer
 
         self.entered, self.go = threading.Event(), threading.Event()
-        score = runner.score
+        launch = CpuScorer.launch
 
         def held(*args):
             self.entered.set()
             assert self.go.wait(20)
-            return score(*args)
+            return launch(*args)
 
-        monkeypatch.setattr(runner, "score", held)
+        monkeypatch.setattr(CpuScorer, "launch", held)
 
 
 def test_a_client_that_hangs_up_is_not_scored(service, rng, monkeypatch):

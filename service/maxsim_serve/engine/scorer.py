@@ -1,0 +1,70 @@
+"""What the runner asks of a device: launch a batch, wait for it, recover."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from .candidates import Resolved
+
+__all__ = ["Best", "Launched", "Request", "Scored", "Scorer"]
+
+
+class Request(NamedTuple):
+    """A query `[Lq, dim]` fp32 in host memory, its candidates, and how many of the best are wanted."""
+
+    query: torch.Tensor
+    resolved: Resolved
+    wanted: int
+
+
+class Best(NamedTuple):
+    """The best of one request, best first: positions int64 `[k]` and scores fp32 `[k]`."""
+
+    positions: NDArray[np.int64]
+    scores: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """`results[i]` of request i: all scores fp32 `[count_i]`, −∞ where missing, or the best already picked.
+
+    `launches` are (kernel, dtype). `stages_s` are seconds of the whole batch, `kernel` among them;
+    `moved_bytes` are those copied to the device (`up`) and back (`down`).
+    """
+
+    results: Sequence[NDArray[np.float32] | Best]
+    launches: Sequence[tuple[str, str]]
+    stages_s: dict[str, float]
+    moved_bytes: dict[str, int] = field(default_factory=dict)
+
+
+class Launched(Protocol):
+    """A batch on its way."""
+
+    def wait(self) -> Scored:
+        """Block until it is scored. Raises what the device raised."""
+
+
+class Scorer(Protocol):
+    """Scores batches on one device, called by one thread.
+
+    `depth` batches may be launched before the first is waited for; they are waited for in order.
+    """
+
+    depth: int
+    device: torch.device
+
+    def bind(self) -> None:
+        """Called once, by the thread that will launch and wait."""
+
+    def launch(self, requests: Sequence[Request]) -> Launched: ...
+
+    def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Per row of a query the winning row of a document's `rows` and its similarity, in host memory."""
+
+    def release(self) -> None:
+        """Give back what memory can be given back, after a batch ran out of it."""

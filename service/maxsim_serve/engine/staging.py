@@ -1,0 +1,101 @@
+"""Pinned buffers of one batch in flight: all it uploads in one piece, all it downloads in one piece."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["Layout", "Staging", "Upload"]
+
+# Kernels are compiled for addresses that are multiples of 16; a cache line of the device holds 128 bytes.
+ALIGNMENT_BYTES = 256
+_FIRST_BYTES = 1 << 20
+
+Block = tuple[int, tuple[int, ...], torch.dtype]
+
+
+class Layout:
+    """Where each tensor of an upload lies. `add` returns its number."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.sources: list[torch.Tensor] = []
+        self.size_bytes = 0
+
+    def add(self, source: torch.Tensor, dtype: torch.dtype) -> int:
+        """A host tensor, to be converted to `dtype` on its way."""
+        self.blocks.append((self.size_bytes, tuple(source.shape), dtype))
+        self.sources.append(source)
+        used = source.numel() * dtype.itemsize
+        self.size_bytes += -(-used // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return len(self.blocks) - 1
+
+
+class Upload:
+    """The tensors of a layout on the device, by their numbers."""
+
+    def __init__(self, buffer: torch.Tensor, blocks: Sequence[Block]) -> None:
+        self._buffer = buffer
+        self._blocks = blocks
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        return _view(self._buffer, self._blocks[number])
+
+
+class Staging:
+    """A pinned buffer up, its twin on the device, and a pinned buffer down.
+
+    They belong to one batch from its launch until it has been waited for: never write one before. They only
+    grow, to the next power of two.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._up = torch.empty(0, dtype=torch.uint8)
+        self._on_device = torch.empty(0, dtype=torch.uint8)
+        self._down = torch.empty(0, dtype=torch.uint8)
+
+    @property
+    def device_bytes(self) -> int:
+        return self._on_device.numel()
+
+    def upload(self, layout: Layout) -> Upload:
+        """Enqueue one copy of everything in the layout on the current stream."""
+        if layout.size_bytes > self._up.numel():
+            size = _capacity(layout.size_bytes)
+            self._on_device = torch.empty(size, dtype=torch.uint8, device=self._device)
+            self._up = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        for block, source in zip(layout.blocks, layout.sources, strict=True):
+            _view(self._up, block).copy_(source)
+        used = layout.size_bytes
+        self._on_device[:used].copy_(self._up[:used], non_blocking=True)
+        return Upload(self._on_device, layout.blocks)
+
+    def download(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.generic]]:
+        """Enqueue a copy of each tensor → arrays that hold it once the stream has come so far.
+
+        They are views of the pinned buffer: copy what outlives the batch.
+        """
+        blocks: list[Block] = []
+        size = 0
+        for tensor in tensors:
+            blocks.append((size, tuple(tensor.shape), tensor.dtype))
+            size += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if size > self._down.numel():
+            self._down = torch.empty(_capacity(size), dtype=torch.uint8, pin_memory=True)
+        views = [_view(self._down, block) for block in blocks]
+        for view, tensor in zip(views, tensors, strict=True):
+            view.copy_(tensor, non_blocking=True)
+        return [view.numpy() for view in views]
+
+
+def _capacity(size_bytes: int) -> int:
+    return max(_FIRST_BYTES, 1 << (size_bytes - 1).bit_length())
+
+
+def _view(buffer: torch.Tensor, block: Block) -> torch.Tensor:
+    offset, shape, dtype = block
+    end = offset + math.prod(shape) * dtype.itemsize
+    return buffer[offset:end].view(dtype).view(shape)
