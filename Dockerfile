@@ -7,24 +7,33 @@
 # The package is installed as a wheel into its own environment; the source tree is not in the image.
 # PIP_EXTRA_INDEX_URL points pip at PyTorch's CPU wheels for a small `cpu` image; without it PyPI's
 # default build is taken, which runs on the CPU as well and is larger.
+# BASE_IMAGE is any Debian with python3 (3.11 or newer) and its venv module.
 
-ARG PYTHON_VERSION=3.12
+ARG BASE_IMAGE=python:3.12-slim-bookworm
 
-FROM python:${PYTHON_VERSION}-slim AS wheel
+FROM ${BASE_IMAGE} AS wheel
 # For the compiled CPU kernel, look-up and writer; without a compiler the wheel has those in Python alone.
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/* \
+ && python3 -m venv /opt/build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY kernels kernels
 COPY service service
-RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
-FROM python:${PYTHON_VERSION}-slim AS runtime
+FROM ${BASE_IMAGE} AS runtime
 RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin maxsim \
  && mkdir /data && chown maxsim /data \
- && python -m venv /opt/maxsim
+ && python3 -m venv /opt/maxsim
+# /data is the one place written to: the collections, compiled GPU kernels, models loaded by name.
 ENV PATH=/opt/maxsim/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    PYTHONSAFEPATH=1 \
+    TRITON_CACHE_DIR=/data/cache/triton \
+    HF_HOME=/data/cache/huggingface \
     MAXSIM_CONFIG=/etc/maxsim/default.yaml \
     MAXSIM_HOST=0.0.0.0 \
     MAXSIM_DATA_DIR=/data
@@ -42,12 +51,21 @@ CMD ["maxsim", "serve"]
 FROM runtime AS cpu
 ARG PIP_EXTRA_INDEX_URL
 ARG EXTRAS=encode
-COPY --from=wheel /wheels /wheels
-RUN pip install --no-cache-dir --constraint /etc/maxsim/constraints.txt "$(ls /wheels/*.whl)[${EXTRAS}]" && rm -r /wheels
-USER maxsim
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    pip install --no-cache-dir --constraint /etc/maxsim/constraints.txt "$(echo /wheels/*.whl)[${EXTRAS}]"
+USER 10001
 
 FROM runtime AS cuda
 ARG EXTRAS=encode,cuda
-COPY --from=wheel /wheels /wheels
-RUN pip install --no-cache-dir --constraint /etc/maxsim/constraints.txt "$(ls /wheels/*.whl)[${EXTRAS}]" && rm -r /wheels
-USER maxsim
+# Triton compiles a small launcher in C for each kernel when it is first run, against Python's headers.
+# python:*-slim has those; a Debian base has them in python3-dev.
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && header="$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+ && if [ ! -f "$header" ]; then apt-get install -y --no-install-recommends python3-dev; fi \
+ && test -f "$header" \
+ && rm -rf /var/lib/apt/lists/*
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    pip install --no-cache-dir --constraint /etc/maxsim/constraints.txt "$(echo /wheels/*.whl)[${EXTRAS}]"
+USER 10001

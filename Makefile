@@ -12,9 +12,9 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt docker/retriever/requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[encode,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[encode,dev]' --requirement docker/retriever/requirements.txt
 	touch $@
 
 demo: $(READY)  ## start the service, ingest a corpus, rerank, print the answers
@@ -46,6 +46,7 @@ bench: $(READY)  ## time the kernels beside other libraries on this machine
 docs: $(READY)  ## print the generated parts of the documentation anew
 	$(BIN)/maxsim settings yaml > config/default.yaml
 	$(BIN)/python docs/generate.py
+	$(BIN)/python config/grafana/generate.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info service/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -24,14 +24,23 @@ def safetensors_body(ids: list[str], vectors: list[np.ndarray]) -> bytes:
     return save({"tokens": np.concatenate(vectors), "lengths": lengths}, metadata={"ids": json.dumps(ids)})
 
 
-def fill(client: httpx.Client, collection: str, documents: int, dim: int, batch: int = 2000) -> list[str]:
-    """Create `collection` and store random passages in it; their ids."""
-    client.put(f"/collections/{collection}", json={"dim": dim, "dtype": "float16"}).raise_for_status()
+def fill(
+    client: httpx.Client,
+    collection: str,
+    documents: int,
+    dim: int,
+    batch: int = 2000,
+    mean_tokens: int = 120,
+    tier: str | None = None,
+) -> list[str]:
+    """Create `collection` in a tier (None: the service's choice), store random passages in it; their ids."""
+    spec = {"dim": dim, "dtype": "float16"} | ({} if tier is None else {"tier": tier})
+    client.put(f"/collections/{collection}", json=spec).raise_for_status()
     rng = np.random.default_rng(1)
     ids = [f"passage-{i}" for i in range(documents)]
     for first in range(0, documents, batch):
         some = ids[first : first + batch]
-        body = safetensors_body(some, passages(rng, len(some), dim))
+        body = safetensors_body(some, passages(rng, len(some), dim, mean_tokens))
         client.put(
             f"/collections/{collection}/documents", content=body, headers=SAFETENSORS
         ).raise_for_status()

@@ -1,8 +1,9 @@
 """Deterministic top-K: score descending, position ascending, the same in every run.
 
-`torch.topk` is fast but breaks ties as it likes. On a GPU it gets keys that are never equal: a score's bits
-in the order of the numbers, then the position. On a CPU a few scores are sorted whole; of more it only finds
-the k-th, and what lies above is sorted stably, what equals it taken in order of position.
+`torch.topk` is fast but breaks ties as it likes. On a GPU what is compared are keys that are never equal, a
+score's bits in the order of the numbers, then the position: by `forward.block_top_k` for a small k, else by
+`torch.topk`. On a CPU a few scores are sorted whole; of more it only finds the k-th, and what lies above is
+sorted stably, what equals it taken in order of position.
 """
 
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from maxsim.errors import DTypeError, ShapeError
 __all__ = ["TopK", "by_keys", "order", "top_k"]
 
 SORTED_WHOLE = 16_384
+FEW = 128
 
 
 class TopK(NamedTuple):
@@ -41,7 +43,9 @@ def top_k(scores: Tensor, k: int) -> TopK:
         raise ShapeError(f"k: 0 or more wanted, got {k}")
     k = min(k, scores.shape[-1])
     known = scores.detach()
-    if known.device.type != "cpu" and known.dtype != torch.float64:
+    if known.device.type == "cuda" and known.dtype != torch.float64 and 0 < k <= FEW and known.numel():
+        indices = _few(known, k)
+    elif known.device.type != "cpu" and known.dtype != torch.float64:
         indices = by_keys(known, k)
     elif scores.ndim == 1:
         indices = _best(known, k)
@@ -70,6 +74,16 @@ def by_keys(scores: Tensor, k: int) -> Tensor:
     earlier_first = last - torch.arange(scores.shape[-1], device=scores.device)
     keys = (ordered.to(torch.int64) << 32) | earlier_first
     return last - (torch.topk(keys, k, dim=-1).values & 0xFFFF_FFFF)
+
+
+def _few(scores: Tensor, k: int) -> Tensor:
+    """Positions [..., k] of the k ≤ FEW best of scores [..., N] on a GPU; waits for nothing."""
+    try:
+        from maxsim.forward import block_top_k
+    except ImportError:
+        return by_keys(scores, k)
+    rows = scores.float().reshape(-1, scores.shape[-1])
+    return block_top_k.positions(rows, k).view(*scores.shape[:-1], k)
 
 
 def _best(scores: Tensor, k: int) -> Tensor:

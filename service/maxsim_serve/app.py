@@ -23,11 +23,22 @@ import maxsim
 from . import __version__
 from .api import ApiDeps, Limits, build_api, build_starting_api
 from .encode import EncodeWorker, load
-from .engine import Engine, Scorer, choose_device, make_scorer, use_kernel_cache, warm_up
+from .engine import (
+    WORKSPACE_BYTES,
+    Engine,
+    Scorer,
+    choose_device,
+    make_scorer,
+    use_kernel_cache,
+    warm_up,
+)
 from .errors import DeviceLost
+from .log import RequestLog
 from .metrics import Metrics
+from .record import Observer
 from .settings import Settings
-from .store import Store
+from .store import Store, gpu_tiers, plan_gpu
+from .tracing import Tracer
 
 __all__ = ["Service"]
 
@@ -63,10 +74,15 @@ class Service:
             logging.WARNING if self._device.fallback else logging.INFO,
             "scoring on %s (%s)", self._device.device, self._device.reason,
         )  # fmt: skip
+        self._metrics.deadline.set(settings.deadline_s)
+        self._tracer = Tracer(settings.otlp_endpoint, __version__) if settings.otlp_endpoint else None
         self._on_failure = on_failure
-        self._starting = build_starting_api(self._metrics)
+        self._starting = build_starting_api(
+            self._metrics, metrics_open=settings.api_key is None or settings.metrics_public
+        )
         self._parts: _Parts | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._drained: asyncio.Task[bool] | None = None
         self._draining = False
         self.failure: BaseException | None = None
 
@@ -76,12 +92,18 @@ class Service:
         else:
             await (self._parts.api if self._parts is not None else self._starting)(scope, receive, send)
 
+    def start_draining(self) -> None:
+        """Be no longer ready and queue nothing more; what is queued is finished. On the event loop."""
+        self._draining = True
+        if self._parts is not None and self._drained is None:
+            drain = self._parts.engine.drain(self._settings.drain_timeout_s)
+            self._drained = asyncio.create_task(drain)
+
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
         self._opening = asyncio.create_task(self._open())
         await send({"type": "lifespan.startup.complete"})
         await receive()
-        self._draining = True
         await self._close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -127,6 +149,23 @@ class Service:
         settings = self._settings
         torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
         budget_bytes = settings.host_budget_bytes or int(0.7 * _memory_bytes())
+        device = self._device.device
+        tiers = None
+        if device.type == "cuda":
+            free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+            plan = plan_gpu(
+                total_bytes=total_bytes,
+                free_bytes=free_bytes,
+                budget_bytes=settings.gpu_budget_bytes,
+                workspace_bytes=WORKSPACE_BYTES,
+                encoder_bytes=0,  # encoders run on the CPU
+            )
+            tiers = gpu_tiers(
+                device,
+                host_budget_bytes=budget_bytes,
+                gpu_budget_bytes=plan.store_bytes,
+                segment_bytes=settings.segment_bytes,
+            )
         with tqdm(unit="B", unit_scale=True, desc="load", disable=None, leave=False) as bar:
 
             def show(loaded_bytes: int, total_bytes: int) -> None:
@@ -138,14 +177,16 @@ class Service:
                 segment_bytes=settings.segment_bytes,
                 compact_dead_share=settings.compact_dead_share,
                 budget_bytes=budget_bytes,
+                tiers=tiers,
+                tier=settings.tier,
                 metrics=self._metrics,
                 on_progress=show,
             )
         try:
             encoder = load(settings.encoder)
             specs = [collection.spec for collection in store.collections()]
-            device = self._device.device
-            scorer = make_scorer(device, settings.query_dtype, self._metrics)
+            store_bytes = tiers["gpu"].memory.size_bytes if tiers is not None else 0
+            scorer = make_scorer(device, settings.query_dtype, store_bytes, self._metrics)
             warm_up(device, {(spec.dim, spec.torch_dtype) for spec in specs}, self._metrics)
         except BaseException:
             store.close()
@@ -155,14 +196,16 @@ class Service:
     async def _close(self) -> None:
         if self._opening is not None:
             await self._opening
-        if self._parts is None:
+        self.start_draining()
+        if self._parts is None or self._drained is None:
             return
-        drained = await self._parts.engine.drain(self._settings.drain_timeout_s)
-        if not drained:
+        if not await self._drained:
             _log.warning("drain_timeout_s = %s passed with work left", self._settings.drain_timeout_s)
         if self._parts.encoder is not None:
             self._parts.encoder.close()
         await asyncio.to_thread(self._parts.store.close)
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         _log.info("stopped")
 
     def _deps(self, store: Store, encoder: EncodeWorker | None, engine: Engine) -> ApiDeps:
@@ -192,7 +235,13 @@ class Service:
             is_ready=self._readiness,
             probe=partial(engine.probe, s.probe_after_s),
             describe=self._describe,
+            observers=self._observers(),
         )
+
+    def _observers(self) -> list[Observer]:
+        log = RequestLog(slow_s=self._settings.slow_request_s, every=self._settings.log_requests)
+        # The tracer first: it gives the log's lines their trace ids.
+        return [log] if self._tracer is None else [self._tracer, log]
 
     def _readiness(self) -> tuple[bool, str]:
         if self._draining:

@@ -80,10 +80,18 @@ class Settings(BaseModel):
 
     segment_bytes: int = Field(256 * _MIB, ge=4096, description="Size of a segment file, in bytes.")
     compact_dead_share: float = Field(
-        0.5, gt=0, le=1, description="Share of dead rows at which a segment is rewritten by itself."
+        0.125, gt=0, le=1, description="Share of a collection's rows that may be dead before it is compacted."
     )
     host_budget_bytes: int = Field(
         0, ge=0, description="Most bytes of token rows in host memory; 0 takes 70 % of the machine's memory."
+    )
+
+    gpu_budget_bytes: int = Field(
+        0, ge=0, description="Most bytes of token rows on the GPU; 0 takes what scoring and headroom leave."
+    )
+    tier: Literal["auto", "gpu", "host"] = Field(
+        "auto",
+        description="Where a collection that names no tier is resident; `auto`: on the GPU while it fits.",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -91,6 +99,14 @@ class Settings(BaseModel):
     )
     log_format: Literal["text", "json"] = Field(
         "text", description="`text` for people, `json` for collectors."
+    )
+    log_requests: bool = Field(False, description="Whether every request is logged, probes aside.")
+    slow_request_s: float = Field(
+        1.0, ge=0, description="Seconds from which on a request is logged as slow, with its stages."
+    )
+    otlp_endpoint: str | None = Field(
+        None,
+        description="Where traces are sent, `http://collector:4318/v1/traces`; needs the extra `otel`.",
     )
 
 

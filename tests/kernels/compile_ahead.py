@@ -32,7 +32,7 @@ NAMES = {
     torch.int64: "i64",
     torch.bool: "i1",
 }
-MULTIPLYING = ("short_query", "long_query", "long_query_hopper")
+MULTIPLYING = ("short_query", "short_query_hopper", "long_query", "long_query_hopper")
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 # (width, dtype) → whether to compile a configuration in its masked, mixed or chunked form.

@@ -94,19 +94,31 @@ def launching(run: Score) -> Score:
 
 
 def copy_engine_reads(queries: Any, documents: Any, runs: str, listing: Any) -> bool:
-    """Whether the kernel has to be the one for Hopper: rows of one half precision, up to 256 wide, as
-    they lie in memory, no document mask, and not the scattered queries of a work list."""
-    if not HAS_GPU or torch.cuda.get_device_capability()[0] != 9 or runs not in ("long-query", "multi-query"):
+    """Whether the kernel has to be the one for Hopper: rows of one half precision as they lie in memory, up
+    to 256 wide and not the scattered queries of a work list, or up to 128 wide and 32 rows a query."""
+    if not HAS_GPU or torch.cuda.get_device_capability()[0] != 9:
         return False
     left, right = (side if isinstance(side, Tensor) else side.tokens for side in (queries, documents))
     scattered = bool(listing) and maxsim.rows.count(maxsim.rows.parts(queries, "queries")) > 1
+    if runs in ("long-query", "multi-query"):
+        fits = left.shape[-1] <= 256 and not scattered
+    else:
+        longest = maxsim.rows.side(maxsim.rows.parts(queries, "queries"), None, "queries").longest
+        one = maxsim.rows.count(maxsim.rows.parts(queries, "queries")) == 1 or bool(listing)
+        fits = one and left.shape[-1] <= 128 and longest is not None and longest <= 32 and in_order(left)
     return (
-        left.dtype == right.dtype != torch.float32
-        and left.shape[-1] <= 256
-        and not scattered
+        fits
+        and in_order(right)
+        and left.dtype == right.dtype != torch.float32
         and all(side.numel() and side.stride(-1) == 1 and side.data_ptr() % 16 == 0 for side in (left, right))
         and all(stride % 8 == 0 for side in (left, right) for stride in side.stride()[:-1])
     )
+
+
+def in_order(tokens: Tensor) -> bool:
+    """Whether neighbouring tokens of an item are neighbouring rows of a table of all of them."""
+    items = tokens.ndim == 3 and len(tokens) > 1
+    return tokens.shape[-2] < 2 or not items or tokens.stride(0) % max(tokens.stride(1), 1) == 0
 
 
 def public(name: str) -> Backend:

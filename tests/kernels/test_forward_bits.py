@@ -42,11 +42,10 @@ def choices(dim, dtypes, query_rows):
     for name, config in configs(dim, compute).items():
         if not runs_on(config, torch.device("cuda", torch.cuda.current_device())):
             continue
-        if config.kernel == "short_query":
-            if name == "short-64":
-                yield f"{name}, chunked", Choice(name, "test", config, 1, True)
-            if query_rows > config.query_rows:
-                continue
+        if name == "short-64":
+            yield f"{name}, chunked", Choice(name, "test", config, 1, True)
+        if config.kernel.startswith("short") and query_rows > config.query_rows:
+            continue
         for segments in (1, 3):
             yield f"{name}, {segments} segments", Choice(name, "test", config, segments)
 
@@ -99,8 +98,10 @@ def test_of_several_queries(unit, documents, dim, dtypes, query_rows, form):
     wanted = torch.cat([run(choice, side(parts(queries[i], "q"), None, "q"), right) for i in range(5)])
     left = side(parts(queries, "q"), None, "q")
     for name, choice in choices(dim, dtypes, query_rows):
-        if choice.config.kernel == "short_query" and choice.segments > 1:
-            continue  # never chosen for several queries
+        if choice.config.kernel == "short_hopper" or (
+            choice.config.kernel == "short_query" and choice.segments > 1
+        ):
+            continue  # never chosen for all pairs of several queries
         same = run(choice, left, right) == wanted
         assert same.all(), f"{name} differs in {int((~same).sum())} of {same.numel()} scores"
 

@@ -62,20 +62,22 @@ def config_of(choice):
 
 # (Nq, Lq), (Nd, Ld), d, dtype → kernel, configuration, segments of a document
 ON_H200 = [
-    ((1, 1), (1000, 300), 128, FP16, "short-query", "short-32", 1),
-    ((1, 32), (1000, 300), 128, FP16, "short-query", "short-32", 1),
+    ((1, 1), (1000, 300), 128, FP16, "short-query-hopper", "hopper-32", 1),
+    ((1, 32), (1000, 300), 128, FP16, "short-query-hopper", "hopper-32", 1),
+    ((1, 32), (4091, 300), 48, BF16, "short-query-hopper", "hopper-32", 1),
+    ((1, 32), (4092, 300), 128, FP16, "short-query-hopper", "hopper-32", 1),
     ((1, 33), (1000, 1024), 128, FP16, "short-query", "short-64", 1),
     ((1, 64), (1000, 1024), 128, BF16, "short-query", "short-64", 1),
     ((1, 32), (1000, 300), 1024, FP16, "short-query", "short-32", 1),
     ((1, 32), (1000, 300), 128, FP32, "short-query", "short-32", 1),
-    ((1, 32), (100, 1024), 128, FP16, "split-document", "short-32", 8),
-    ((1, 32), (1, 8192), 128, FP16, "split-document", "short-32", 64),
+    ((1, 32), (100, 1024), 128, FP16, "split-document-hopper", "hopper-32", 8),
+    ((1, 32), (1, 8192), 128, FP16, "split-document-hopper", "hopper-32", 64),
     ((1, 64), (263, 256), 128, FP16, "split-document", "short-64", 2),
-    ((1, 32), (263, 255), 96, BF16, "short-query", "few-32", 1),
+    ((1, 32), (263, 255), 96, BF16, "short-query-hopper", "hopper-few", 1),
     ((1, 33), (263, 255), 128, FP16, "short-query", "short-64", 1),
     ((1, 32), (263, 255), 256, FP16, "short-query", "short-32", 1),
-    ((1, 32), (264, 256), 128, FP16, "short-query", "short-32", 1),
-    ((1, 32), (100, 255), 128, FP16, "short-query", "few-32", 1),
+    ((1, 32), (264, 256), 128, FP16, "short-query-hopper", "hopper-32", 1),
+    ((1, 32), (100, 255), 128, FP16, "short-query-hopper", "hopper-few", 1),
     ((1, 65), (1000, 1024), 128, FP16, "long-query-hopper", "hopper-128", 1),
     ((1, 128), (1000, 1024), 128, FP16, "long-query-hopper", "hopper-128", 1),
     ((1, 129), (1000, 1024), 128, FP16, "long-query-hopper", "hopper-256", 1),
@@ -94,6 +96,7 @@ ON_A100 = [
     ((1, 32), (1000, 300), 128, FP16, "short-query", "short-32", 1),
     ((1, 32), (100, 1024), 128, FP16, "split-document", "short-32", 8),
     ((1, 64), (263, 256), 128, FP16, "short-query", "short-64", 1),
+    ((1, 32), (100, 255), 128, FP16, "short-query", "few-32", 1),
     ((1, 65), (1000, 1024), 128, FP16, "long-query", "long", 1),
     ((1, 1024), (10, 8192), 128, BF16, "long-query", "long", 11),
     ((8, 32), (1000, 300), 128, FP16, "multi-query", "long", 1),
@@ -155,11 +158,13 @@ def test_segments_are_as_many_as_fill_the_chip_but_none_is_short(h200):
 )
 def test_what_the_copy_engine_cannot_read_goes_to_the_portable_kernel(h200, view):
     # Real memory: an address has to be odd.
-    documents, straight = view(torch.empty(3, 256, 256, dtype=FP16)), torch.empty(3, 256, 128, dtype=FP16)
+    documents, straight = view(torch.empty(3, 256, 256, dtype=FP16)), torch.empty(3, 256, 256, dtype=FP16)
     width = documents.shape[-1]
-    queries = torch.empty(1, 128, width, dtype=FP16)
-    assert h200.choose(*sides(queries, straight[..., :width])).name == "long-query-hopper"
-    assert h200.choose(*sides(queries, documents)).name == "long-query"
+    for rows in (32, 128):
+        queries = torch.empty(1, rows, width, dtype=FP16)
+        copied = h200.choose(*sides(queries, straight[..., :width])).name
+        assert copied.endswith("-hopper") == (rows == 128 or width <= 128)
+        assert not h200.choose(*sides(queries, documents)).name.endswith("-hopper")
 
 
 def test_two_dtypes_are_computed_in_float32_by_the_portable_kernel(h200):
@@ -201,11 +206,14 @@ def test_queries_scattered_over_a_large_store_are_taken_one_by_one(h200):
 def test_scattered_queries_are_never_split(h200):
     # A column of split work is a document: the pairs of several queries would need columns of their own.
     for queries in (dense(4, 32)[::2], dense(3, 33)[:, ::2], dense(32, 3).transpose(0, 1)):
-        assert h200.choose(*sides(queries, dense(3, 8192))).segments == 1
+        choice = h200.choose(*sides(queries, dense(3, 8192)))
+        assert (choice.name, choice.segments) == ("short-query", 1)
 
 
 def test_work_list_of_several_queries(h200):
     queries, documents = packed(400, 8, 64), packed(9000, 300, 100)
+    for pairs, name in ((4091, "short-query-hopper"), (4092, "short-query")):
+        assert h200.choose(packed(400, 8, 32), documents, pairs).name == name
     assert config_of(h200.choose(queries, documents, 1000)) == "short-64"
     assert h200.choose(packed(400, 8, 65), documents, 1000).name == "long-query"
     assert h200.choose(packed(65, 1, 65), documents, 1000).name == "long-query-hopper"
@@ -219,7 +227,7 @@ def test_every_width_and_dtype_has_its_portable_configurations(choose, dim, dtyp
     assert ("hopper-128" in configs) == (dim <= 256 and dtype != FP32)
     assert len({config.key for config in configs.values()}) == len(configs)
     for name, config in configs.items():
-        anywhere = config.kernel != "hopper" and name != "long-wide"
+        anywhere = config.kernel not in ("hopper", "short_hopper") and name != "long-wide"
         assert choose.runs_on(config, torch.device("cpu")) == anywhere
 
 

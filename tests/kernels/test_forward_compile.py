@@ -24,6 +24,7 @@ REGISTERS_OF_AN_SM = 65_536
 # Twelve warps an SM: what a kernel that waits for memory needs to have enough of it in flight.
 SHORT_QUERY_REGISTERS = 168
 HALVES = ("fp16-fp16", "bf16-bf16")
+COPIED = ("hopper-few", "hopper-32")
 PORTABLE = ("short-32", "few-32", "short-64", "long")
 
 both = pytest.mark.parametrize("capability", [80, 90], ids="sm_{}".format)
@@ -65,7 +66,7 @@ def names(kernels):
 @both
 def test_every_configuration_is_compiled(compiled, capability):
     configs = {facts["config"] for facts in select(compiled[capability], dim=128, dtypes="fp16-fp16")}
-    hopper = {"hopper-128", "hopper-256"} if capability == 90 else set()
+    hopper = {*COPIED, "hopper-128", "hopper-256"} if capability == 90 else set()
     assert configs - {""} == {*PORTABLE, *hopper}
     assert len(compiled[capability]) == len(set(names(compiled[capability])))
 
@@ -143,6 +144,14 @@ def test_hopper_kernel(compiled, config, dim):
         assert facts["tma"] >= 2
         assert facts["setmaxnreg"] >= 2
         assert facts["cp_async"] == 0
+
+
+@pytest.mark.parametrize("config", COPIED)
+def test_short_queries_on_hopper_leave_reading_to_the_copy_engine(compiled, config):
+    for facts in select(compiled[90], config=config, dtypes=HALVES):
+        assert facts["tma"] >= 4
+        assert facts["mma"]
+        assert facts["cp_async"] == facts["load_16_bytes"] == 0
 
 
 def test_portable_long_queries_use_hoppers_tensor_cores_too(compiled):

@@ -44,6 +44,33 @@ def test_keys_of_a_gpu_order_as_scores_do(seeded, shape, dtype):
         assert found.tolist() == ordered(row.tolist(), 17)
 
 
+@pytest.mark.parametrize(("shape", "k"), [((1, 1), 1), ((2, 256), 17), ((2, 257), 128)], ids=str)
+def test_blocks_of_keys(kernel, seeded, shape, k):
+    if not kernel.startswith("triton") and kernel != "gpu":
+        pytest.skip("a kernel of Triton's")
+    from maxsim.forward import block_top_k
+
+    scores = torch.randint(-2, 3, shape, generator=seeded) / torch.randint(0, 2, shape, generator=seeded)
+    found = block_top_k.positions(scores, min(k, shape[1]))
+    assert found.dtype == torch.int64
+    for row, positions in zip(scores, found, strict=True):
+        assert positions.tolist() == ordered(row.tolist(), k)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 2047, 2048, 2049, 300_000, 10_000_000], ids="n{}".format)
+def test_few_of_many_on_a_gpu(gpu, seeded, n):
+    scores = torch.randint(0, 1000, (n,), generator=seeded).float()
+    wanted = torch.sort(scores, descending=True, stable=True).indices[:128]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = maxsim.top_k(scores, 128).indices
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found, wanted)
+    assert torch.equal(topk.by_keys(scores, min(n, 128)), wanted)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 3], ids="B{}".format)
 def test_rows_are_ranked_alone(rows, seeded):
     scores = torch.randint(0, 5, (rows, 40), generator=seeded).float()

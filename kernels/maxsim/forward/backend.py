@@ -3,7 +3,6 @@
 No call waits for the device. What a kernel needs of sizes it reads on the device itself.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from maxsim import reference
 from maxsim.forward import finish as finishing
 from maxsim.forward import long_query, short_query
+from maxsim.forward.arguments import absent, flag, given, strides
 from maxsim.forward.choose import Choice, aligned, choose, compute_dtype, hopper_or_newer, processors, summed
 from maxsim.forward.launch import INTERPRETED, Options
 from maxsim.forward.rowsum import BLOCK_ROWS
@@ -50,7 +50,7 @@ def explain(query: Tensor, document: Tensor) -> tuple[Tensor, Tensor]:
 def run(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
         scores: Tensor) -> None:  # fmt: skip
     """Fill scores [Nq, Nd], or [P] of a work list, by a choice. Enqueues; returns at once."""
-    if choice.config.kernel == "short_query":
+    if choice.config.kernel in ("short_query", "short_hopper"):
         _short(choice, left, right, query_index, document_index, scores)
     else:
         _long(choice, left, right, query_index, document_index, scores)
@@ -58,20 +58,35 @@ def run(choice: Choice, left: Side, right: Side, query_index: Tensor | None, doc
 
 def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
            scores: Tensor) -> None:  # fmt: skip
-    config, device, pairs = choice.config, right.tokens.device, scores.numel()
-    absent, unmasked = _absent(device)
     maxima = scores
     if choice.segments > 1:
-        maxima = torch.empty(pairs, choice.segments, config.query_rows, dtype=torch.float32, device=device)
+        shape = (scores.numel(), choice.segments, choice.config.query_rows)
+        maxima = torch.empty(shape, dtype=torch.float32, device=scores.device)
+    if choice.config.kernel == "short_hopper":
+        from maxsim.forward import short_hopper
+
+        short_hopper.launch(choice, left, right, query_index, document_index, scores, maxima)
+    else:
+        _short_portable(choice, left, right, query_index, document_index, scores, maxima)
+    if choice.segments > 1:
+        cells = maxima.view(scores.numel(), -1)
+        # Without a list there is one query, or nothing would have been split: a column is a document.
+        _finish(cells, left, query_index, document_index, right, scores, 0, choice.segments, False)
+
+
+def _short_portable(choice: Choice, left: Side, right: Side, query_index: Tensor | None,
+                    document_index: Tensor | None, scores: Tensor, maxima: Tensor) -> None:  # fmt: skip
+    config, device = choice.config, right.tokens.device
+    index, unmasked = absent(device)
     straight, masked = aligned(left) and aligned(right), right.mask is not None
     arguments = (
-        left.tokens, _or(left.starts, absent), _or(left.lengths, absent), _or(left.mask, unmasked),
-        right.tokens, _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
-        _or(query_index, absent), _or(document_index, absent), scores, maxima,
-        *_strides(left, straight), left.item_step, left.step, left.length,
-        _flag(left.starts), _flag(left.mask),
-        *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
-        left.items, right.items, _flag(query_index), choice.segments, config.query_rows,
+        left.tokens, given(left.starts, index), given(left.lengths, index), given(left.mask, unmasked),
+        right.tokens, given(right.starts, index), given(right.lengths, index), given(right.mask, unmasked),
+        given(query_index, index), given(document_index, index), scores, maxima,
+        *strides(left, straight), left.item_step, left.step, left.length,
+        flag(left.starts), flag(left.mask),
+        *strides(right, straight), right.item_step, right.step, right.length, flag(right.starts),
+        left.items, right.items, flag(query_index), choice.segments, config.query_rows,
     )  # fmt: skip
 
     def constants() -> tuple[Any, ...]:
@@ -82,11 +97,8 @@ def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, 
         )  # fmt: skip
 
     key = (config.key, left.tokens.dtype, right.tokens.dtype, masked, straight, choice.chunked)
-    short_query.KERNEL.launch(pairs * choice.segments, key, arguments, constants, config.options, device)
-    if choice.segments > 1:
-        cells = maxima.view(pairs, -1)
-        # Without a list there is one query, or nothing would have been split: a column is a document.
-        _finish(cells, left, query_index, document_index, right, scores, 0, choice.segments, False)
+    programs = scores.numel() * choice.segments
+    short_query.KERNEL.launch(programs, key, arguments, constants, config.options, device)
 
 
 def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
@@ -129,14 +141,14 @@ def _summed(choice: Choice, left: Side, right: Side, query_index: Tensor | None,
     batch = max(min(columns, MAXIMA_BYTES // (8 * blocks * left.items)), 1)
     # Strides of 0 and 1 would say that no sums are wanted.
     sums = torch.empty(batch, max(blocks * left.items, 2), dtype=torch.float64, device=device)
-    absent, dependent = _absent(device)[0], hopper_or_newer(device)
+    index, dependent = absent(device)[0], hopper_or_newer(device)
     constants = (16, 16, dependent)
     for first in range(0, columns, batch):
         cells = sums[: min(batch, columns - first)]
         _hopper(choice, left, right, document_index, cells, scores, first, rows, sum_rows, cells.shape[1])
         arguments = (
-            cells, _or(query_index, absent), _or(document_index, absent), scores, len(cells), first, columns,
-            blocks, cells.shape[1], left.items, right.items, _flag(document_index),
+            cells, given(query_index, index), given(document_index, index), scores, len(cells), first,
+            columns, blocks, cells.shape[1], left.items, right.items, flag(document_index),
         )  # fmt: skip
         grid = -(-len(cells) // constants[0]) * left.items
         options = Options(4, launch_pdl=dependent)
@@ -146,16 +158,16 @@ def _summed(choice: Choice, left: Side, right: Side, query_index: Tensor | None,
 def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | None, Tensor | None],
               cells: Tensor, first: int, chunks: int, rows: int, packed: bool) -> None:  # fmt: skip
     config, device = choice.config, right.tokens.device
-    absent, unmasked = _absent(device)
+    index, unmasked = absent(device)
     query_index, document_index = listing
     straight, masked = aligned(left) and aligned(right), right.mask is not None
     arguments = (
-        left.tokens, _or(left.starts, absent), _or(left.lengths, absent),
-        right.tokens, _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
-        _or(query_index, absent), _or(document_index, absent), cells,
-        *_strides(left, straight), rows if packed else left.length, _flag(left.starts),
-        *_strides(right, straight), right.item_step, right.step, right.length, _flag(right.starts),
-        left.items, right.items, _flag(query_index), int(packed), first, choice.segments, chunks, rows,
+        left.tokens, given(left.starts, index), given(left.lengths, index),
+        right.tokens, given(right.starts, index), given(right.lengths, index), given(right.mask, unmasked),
+        given(query_index, index), given(document_index, index), cells,
+        *strides(left, straight), rows if packed else left.length, flag(left.starts),
+        *strides(right, straight), right.item_step, right.step, right.length, flag(right.starts),
+        left.items, right.items, flag(query_index), int(packed), first, choice.segments, chunks, rows,
     )  # fmt: skip
 
     def constants() -> tuple[Any, ...]:
@@ -174,17 +186,18 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
             scores: Tensor, first: int, rows: int, sum_rows: int, stride: int) -> None:  # fmt: skip
     """Row maxima (sum_rows 0) or block sums of columns from `first` on, to cells [columns, ≥ stride]."""
     from maxsim.forward import hopper
+    from maxsim.forward.copy_engine import box
 
     config, device = choice.config, right.tokens.device
-    absent, unmasked = _absent(device)
+    index, unmasked = absent(device)
     chunks = -(-rows // config.query_rows)
     arguments = (
-        hopper.descriptor(left, config.query_rows // 2, config.columns),
-        hopper.descriptor(right, config.tokens, config.columns),
-        _or(right.starts, absent), _or(right.lengths, absent), _or(right.mask, unmasked),
-        _or(document_index, absent), scores if sum_rows else cells,
-        cells if stride > 1 and sum_rows else absent.view(torch.float64), scores,
-        rows, right.item_step, right.length, _flag(right.starts), right.items, _flag(document_index),
+        box(left, config.query_rows // 2, config.columns),
+        box(right, config.tokens, config.columns),
+        given(right.starts, index), given(right.lengths, index), given(right.mask, unmasked),
+        given(document_index, index), scores if sum_rows else cells,
+        cells if stride > 1 and sum_rows else index.view(torch.float64), scores,
+        rows, right.item_step, right.length, flag(right.starts), right.items, flag(document_index),
         first, len(cells), choice.segments, chunks, stride, stride, scores.shape[-1],
     )  # fmt: skip
     masked = right.mask is not None
@@ -200,8 +213,11 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
             hopper.REGISTERS,
         )
 
-    # One program an SM.
-    groups = max(min(processors(device) // chunks, len(cells) * choice.segments), 1)
+    # One program an SM, and no more of them than need be for the rounds that the longest has: where the
+    # last round is a short one, its documents would share the memory's rate among fewer programs.
+    items = len(cells) * choice.segments
+    rounds = -(-items // max(min(processors(device) // chunks, items), 1))
+    groups = -(-items // rounds)
     key = (config.key, left.tokens.dtype, masked, sum_rows)
     hopper.KERNEL.launch(groups * chunks, key, arguments, constants, config.options, device)
 
@@ -209,12 +225,12 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
 def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_index: Tensor | None, right: Side,
             scores: Tensor, first: int, segments: int, packed: bool) -> None:  # fmt: skip
     device = scores.device
-    absent, unmasked = _absent(device)
+    index, unmasked = absent(device)
     listed = query_index is not None
     arguments = (
-        cells, _or(left.starts, absent), _or(left.lengths, absent), _or(left.mask, unmasked),
-        _or(query_index, absent), _or(document_index, absent), scores,
-        left.length, _flag(left.starts), _flag(left.mask), left.items, right.items,
+        cells, given(left.starts, index), given(left.lengths, index), given(left.mask, unmasked),
+        given(query_index, index), given(document_index, index), scores,
+        left.length, flag(left.starts), flag(left.mask), left.items, right.items,
         len(cells), first, scores.shape[-1], int(listed), int(packed), segments, cells.shape[1] // segments,
     )  # fmt: skip
     dependent = not INTERPRETED and hopper_or_newer(device)
@@ -223,22 +239,3 @@ def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_inde
     grid = -(-len(cells) // tile.pairs) * (1 if listed else left.items)
     options = Options(tile.num_warps, launch_pdl=dependent)
     finishing.KERNEL.launch(grid, constants, arguments, lambda: constants, options, device)
-
-
-@cache
-def _absent(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Stand-ins for index tensors and masks that are not there: kernels get an address and never read it."""
-    return torch.zeros(2, dtype=torch.int64, device=device), torch.zeros(16, dtype=torch.bool, device=device)
-
-
-def _strides(side: Side, straight: bool) -> tuple[int, int]:
-    """Elements from row to row and from column to column; in units of 8 where both sides are aligned."""
-    return (side.row_stride // 8 if straight else side.row_stride), side.column_stride
-
-
-def _flag(tensor: Tensor | None) -> int:
-    return int(tensor is not None)
-
-
-def _or(tensor: Tensor | None, stand_in: Tensor) -> Tensor:
-    return stand_in if tensor is None else tensor

@@ -34,6 +34,8 @@ SHORT_ROWS = 64
 SPLIT_BELOW_PROGRAMS_PER_SM = 2
 SPLIT_TARGET_PROGRAMS_PER_SM = 8
 SPLIT_MIN_TOKENS = 128
+# Of scattered documents, looked up one after the other, plain loads have more under way than the copy engine.
+SCATTERED_PROGRAMS_PER_SM = 31
 # The tiles that one Hopper program should have, so that the last round of documents costs little.
 HOPPER_ITEMS_PER_GROUP = 16
 HOPPER_MIN_TOKENS = 512
@@ -41,6 +43,8 @@ HOPPER_MIN_TOKENS = 512
 HOPPER_WHOLE_DOCUMENTS = 4
 # A table of query rows is scored whole; a store in which queries are a few spans is not.
 MAX_UNUSED_ROWS = 65_536
+# The copy engine is told rows in 32 bits.
+MAX_COPIED_ROWS = 1 << 31
 
 _splitting = True
 
@@ -49,8 +53,9 @@ class Config(NamedTuple):
     """Tile sizes in rows and columns, and what the compiler is told.
 
     key    names this configuration among all widths and dtypes
-    kernel short_query, long_query or hopper; query_rows × tokens × columns is one tile
+    kernel short_query, short_hopper, long_query or hopper; query_rows × tokens × columns is one tile
     stages tiles in flight
+    pairs  that a program of short_hopper takes one after the other
     """
 
     key: str
@@ -60,6 +65,7 @@ class Config(NamedTuple):
     columns: int
     stages: int
     options: Options
+    pairs: int = 1
 
 
 class Choice(NamedTuple):
@@ -96,6 +102,8 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
             "few-32": ("short_query", 32, 64, width, 3, Options(4)),
             "short-64": ("short_query", 64, 64, width, 2, Options(4)),
             "long": ("long_query", 128, 64, width, 3, Options(4)),
+            "hopper-few": ("short_hopper", 32, 64, max(width, 64), 2, Options(4)),
+            "hopper-32": ("short_hopper", 32, 32, max(width, 64), 3, Options(2), 2),
             "hopper-128": ("hopper", 128, 128, max(width, 64), 4, Options(4)),
             "hopper-256": ("hopper", 256, 128, max(width, 64), 4, Options(4)),
         }
@@ -103,7 +111,10 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
         # Wider rows are taken 128 columns at a time, in every kernel: partial sums must not differ.
         step = width if width == 256 else 128
         table = {
-            "short-32": ("short_query", 32, 32, step, 3, Options(2)),
+            # The query's columns come again with each tile: past 256 it pays to have fewer, larger ones.
+            "short-32": ("short_query", 32, 32, step, 3, Options(2))
+            if width == 256
+            else ("short_query", 32, 64, step, 2, Options(4)),
             "short-64": ("short_query", 64, 64, step, 2, Options(4)),
             "long": ("long_query", 128, 64 if width == 256 else 128, step, 2, Options(8)),
         }
@@ -133,21 +144,41 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
     if rows is None or rows > SHORT_ROWS:
         reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
         return Choice("short-query", reason, table["short-64"], chunked=True)
-    config = table["short-32" if rows <= 32 else "short-64"]
+    return _few_rows(table, left, right, columns, pairs)
+
+
+def _few_rows(table: dict[str, Config], left: Side, right: Side, columns: int, pairs: int | None) -> Choice:
+    size = "32" if left.longest is not None and left.longest <= 32 else "64"
     available = processors(right.tokens.device)
+    listed_or_one = left.items == 1 or pairs is not None
+    copied = (
+        size == "32"
+        and "hopper-32" in table
+        and listed_or_one
+        and left.step == 1
+        and (pairs is None or pairs < SCATTERED_PROGRAMS_PER_SM * available)
+        and _copy_engine_reads(left, right)
+    )
+    config = table[f"hopper-{size}" if copied else f"short-{size}"]
     if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * available:
-        return Choice("short-query", "few query rows: bound by reading the documents", config)
+        return _short("short-query", "few query rows: bound by reading the documents", config)
     segments = 1
-    if left.items == 1 or pairs is not None:
+    if listed_or_one:
         wanted = SPLIT_TARGET_PROGRAMS_PER_SM * available
         segments = _parts(columns, wanted, right.longest, SPLIT_MIN_TOKENS)
     if segments > 1:
-        return Choice(
-            "split-document", "few long documents: segments of them fill the chip", config, segments
-        )
+        reason = "few long documents: segments of them fill the chip"
+        return _short("split-document", reason, config)._replace(segments=segments)
     # One wave of programs: the sooner each is done the better, however many more it could be.
-    config = table.get("few-32", config) if rows <= 32 else config
-    return Choice("short-query", "few query rows, few documents: four warps to each", config)
+    config = table.get("hopper-few" if copied else f"few-{size}", config)
+    return _short("short-query", "few query rows, few documents: four warps to each", config)
+
+
+@cache
+def _short(name: str, reason: str, config: Config) -> Choice:
+    if config.kernel == "short_hopper":
+        return Choice(f"{name}-hopper", f"{reason}; copy engine", config)
+    return Choice(name, reason, config)
 
 
 def _many_rows(
@@ -215,14 +246,19 @@ def aligned(side: Side) -> bool:
 
 def runs_on(config: Config, device: torch.device) -> bool:
     """Whether a device has what this configuration needs."""
-    return _hopper(device) or not (config.kernel == "hopper" or config.key.startswith("long-wide"))
+    return _hopper(device) or not (
+        config.kernel in ("hopper", "short_hopper") or config.key.startswith("long-wide")
+    )
 
 
 def _copy_engine_reads(left: Side, right: Side) -> bool:
     return (
         _hopper(right.tokens.device)
         and right.step == 1
-        and all(aligned(side) and side.table_rows > 0 and side.row_stride > 0 for side in (left, right))
+        and all(
+            aligned(side) and 0 < side.table_rows < MAX_COPIED_ROWS and side.row_stride > 0
+            for side in (left, right)
+        )
     )
 
 

@@ -20,12 +20,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from maxsim.forward.copy_engine import max_or_nan, sum_rows
 from maxsim.forward.launch import Kernel
-from maxsim.rows import Side
 
-__all__ = ["KERNEL", "REGISTERS", "descriptor", "long_query_hopper"]
+__all__ = ["KERNEL", "REGISTERS", "long_query_hopper"]
 
 # Of each thread that multiplies: 128 accumulators, and room for the rest. The other two warps need few.
 REGISTERS, COPY_REGISTERS = 224, gl.constexpr(56)
@@ -35,24 +34,6 @@ _RUNTIME = [
     "chunks", "maxima_stride", "block_stride", "score_stride",
 ]  # fmt: skip
 _INDICES = ["X_START", "X_LENGTH", "X_MASK", "X_INDEX", "ROWMAX", "SUMS", "SCORES"]
-
-
-@gluon.jit
-def _max_or_nan(a, b):
-    return gl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@gluon.jit
-def _sum_rows(maxima, BLOCKS: gl.constexpr, ROWS: gl.constexpr):
-    """As rowsum.sum_rows, in the same order: float64 [BLOCKS]."""
-    total = maxima.to(gl.float64)
-    if ROWS >= 64:
-        total = gl.sum(total.reshape([BLOCKS * 32, 2]), axis=1)
-    total = gl.sum(total.reshape([BLOCKS * 16, 2]), axis=1)
-    total = gl.sum(total.reshape([BLOCKS * 8, 2]), axis=1)
-    total = gl.sum(total.reshape([BLOCKS * 4, 2]), axis=1)
-    total = gl.sum(total.reshape([BLOCKS * 2, 2]), axis=1)
-    return gl.sum(total.reshape([BLOCKS, 2]), axis=1)
 
 
 @gluon.jit
@@ -131,7 +112,7 @@ def _tile_maxima(query, tokens, mine, other, read, parity, count, live, query_ax
     elif count < WIDTH:
         token = gl.arange(0, WIDTH, gl.SliceLayout(0, wgmma))
         products = gl.where((token < count)[None, :], products, float("-inf"))
-    return gl.convert_layout(gl.reduce(products, 1, _max_or_nan), query_axis)
+    return gl.convert_layout(gl.reduce(products, 1, max_or_nan), query_axis)
 
 
 @gluon.jit
@@ -176,7 +157,7 @@ def _multiply(
                 # The end of a document: half a tile costs half.
                 end = tokens.slice(0, NARROW, dim=0)
                 highest = _tile_maxima(query, end, mine, other, read, parity, left, live, query_axis, False)
-            best = _max_or_nan(best, highest)
+            best = max_or_nan(best, highest)
             tile += 1
         if SUM_ROWS == 0:
             gl.store(ROWMAX + gl.cast(item, gl.int64) * maxima_stride + row, best, mask=row < q_count)
@@ -210,7 +191,7 @@ def _add(
             mbarrier.wait(ready.index(buffer), (done // 2) & 1)
             best = maxima.index(buffer).load(lanes)
             mbarrier.arrive(added.index(buffer), count=1)
-            sums = gl.convert_layout(_sum_rows(gl.where(row < q_count, best, 0.0), BLOCKS, SUM_ROWS), flat)
+            sums = gl.convert_layout(sum_rows(gl.where(row < q_count, best, 0.0), BLOCKS, SUM_ROWS), flat)
             column = first_column + item
             if block_stride == 0:
                 # The chunk is the query: blocks in ascending order, each beside exact zeros.
@@ -285,13 +266,6 @@ def long_query_hopper(
         [4, 1, 1],
         [REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
     )  # fmt: skip
-
-
-def descriptor(side: Side, rows: int, columns: int) -> TensorDescriptor:
-    """What the copy engine needs to know of a row table: boxes of rows × columns, zeros past its edges."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    shape, strides = [side.table_rows, side.dim], [side.row_stride, 1]
-    return TensorDescriptor(side.tokens, shape, strides, [rows, columns], layout)
 
 
 KERNEL = Kernel(long_query_hopper, tensors=slice(2, 9))

@@ -71,6 +71,8 @@ def short_query(
     # Masks are numbered like the tokens of a dense operand, or like the rows of a packed one.
     x_mask = X_MASK + tl.where(x_ragged != 0, x_first, di * x_rows)
     q_mask = Q_MASK + tl.where(q_ragged != 0, q_first, qi * q_rows)
+    if MASKED:
+        x_count = _up_to_last(x_mask, x_count, BD)
     # A segment is a whole number of tiles.
     span = tl.cdiv(tl.cdiv(x_count, segments), BD) * BD
     low = tl.minimum(segment * span, x_count)
@@ -98,6 +100,17 @@ def short_query(
     if segments == 1:
         score = tl.where(inside, total.to(tl.float32), float("nan"))
         tl.store(OUT + pair + tl.arange(0, 1), score)
+
+
+@triton.jit
+def _up_to_last(x_mask, count, BD: tl.constexpr):
+    """How many of `count` tokens there are up to the last one that is active: padding is not read."""
+    token = tl.arange(0, 8 * BD)
+    last = 0
+    for first in range(0, count, 8 * BD):
+        active = tl.load(x_mask + first + token, mask=first + token < count, other=0)
+        last = tl.maximum(last, tl.max(tl.where(active != 0, first + token + 1, 0), 0))
+    return last
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from maxsim.forward import backend
+from maxsim.forward import backend, block_top_k
 from maxsim.forward.choose import Choice, configs, runs_on
 from maxsim.forward.launch import compilations
 from maxsim.forward.rowsum import BLOCK_ROWS
@@ -29,6 +29,7 @@ def warmup(dims: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.dev
     for choice, left, right in cases(dims, dtypes, device):
         scores = torch.empty(left.items, right.items, dtype=torch.float32, device=device)
         backend.run(choice, left, right, None, None, scores)
+    block_top_k.warm(device)
     torch.cuda.synchronize(device)
     return Warmup(compilations() - before, time.perf_counter() - start)
 
@@ -59,8 +60,19 @@ def cases(
 # Which forms of queries make a kernel, or the one that finishes its work, a variant of its own.
 _FORMS = {
     "short_query": ("one", "unknown", "split"),
+    "short_hopper": ("one", "split"),
     "long_query": ("unknown", "ragged", "ragged, some blocks", "split", "split long"),
-    "hopper": ("one", "long", "many", "ragged", "ragged, some blocks", "unknown", "split", "split long"),
+    "hopper": (
+        "one",
+        "long",
+        "chunks",
+        "many",
+        "ragged",
+        "ragged, some blocks",
+        "unknown",
+        "split",
+        "split long",
+    ),
 }
 
 
@@ -70,6 +82,7 @@ def _queries(dim: int, dtype: torch.dtype, device: torch.device) -> dict[str, Si
     forms = {
         "one": Parts(row),
         "split": Parts(row),
+        "chunks": Parts(torch.ones(4 * BLOCK_ROWS + 1, dim, dtype=dtype, device=device)),
         "split long": Parts(torch.ones(4 * BLOCK_ROWS + 1, dim, dtype=dtype, device=device)),
         "long": Parts(torch.ones(BLOCK_ROWS + 1, dim, dtype=dtype, device=device)),
         "many": Parts(torch.ones(2, BLOCK_ROWS // 2, dim, dtype=dtype, device=device)),

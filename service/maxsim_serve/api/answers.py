@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from ..engine import Explanation, Ranking
 from ..errors import InvalidInput
+from ..record import RequestRecord
 from ..store import Collection
 from .content import reply, wants_msgpack
 from .deps import ApiDeps
@@ -92,7 +93,9 @@ def answer(
 
     `results` may be written in that format already.
     """
-    timings_s = clock.timings_s | ranking.timings_s
+    record: RequestRecord = request.state.record
+    record.candidates, record.kernel = ranking.candidates, ranking.kernel
+    clock.timings_s.update(ranking.timings_s)
     return reply(
         request,
         Answer(
@@ -106,7 +109,7 @@ def answer(
                 collection=msgspec.UNSET if collection is None else collection,
                 candidates=ranking.candidates,
                 kernel=ranking.kernel,
-                timings_ms={stage: 1e3 * seconds for stage, seconds in timings_s.items()},
+                timings_ms={stage: 1e3 * seconds for stage, seconds in clock.timings_s.items()},
             ),
         ),
     )

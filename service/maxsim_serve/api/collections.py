@@ -30,6 +30,7 @@ def add_routes(router: APIRouter, deps: ApiDeps) -> None:
             dim=_dim(asked, deps),
             dtype=asked.dtype,
             normalize=asked.normalize,
+            tier=asked.tier,
         )
         created = not any(collection.spec.name == spec.name for collection in store.collections())
         collection = await asyncio.to_thread(store.create_collection, spec)

@@ -1,12 +1,13 @@
 """What the API is given: the parts it calls, and the limits it holds requests to."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..encode import EncodeWorker
 from ..engine import Engine
 from ..metrics import Metrics
+from ..record import Observer
 from ..store import Store
 
 __all__ = ["ApiDeps", "Limits"]
@@ -30,7 +31,10 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class ApiDeps:
     """`is_ready` returns (ready, reason); `probe` why the device does not score, None if it does;
-    `describe` what `/info` shows of settings, plan and device."""
+    `describe` what `/info` shows of settings, plan and device.
+
+    Each of the `observers` is given the record of each request that was answered.
+    """
 
     store: Store
     engine: Engine
@@ -46,3 +50,4 @@ class ApiDeps:
     is_ready: Callable[[], tuple[bool, str]]
     probe: Callable[[], Awaitable[str | None]]
     describe: Callable[[], Mapping[str, object]]
+    observers: Sequence[Observer] = ()

@@ -29,7 +29,7 @@ class _DirectRoute(APIRoute):
 
 def build_api(deps: ApiDeps) -> FastAPI:
     """The ASGI application over parts that are open and running."""
-    middleware = [Middleware(Telemetry, metrics=deps.metrics)]
+    middleware = [Middleware(Telemetry, metrics=deps.metrics, observers=deps.observers)]
     if deps.api_key is not None:
         open_paths = {"/livez", "/readyz"} | ({"/metrics"} if deps.metrics_public else set())
         middleware.append(Middleware(ApiKey, key=deps.api_key, open_paths=frozenset(open_paths)))

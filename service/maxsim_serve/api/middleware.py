@@ -1,15 +1,18 @@
 """What every request passes: an id, its metrics, the last resort for faults, the API key. Plain ASGI."""
 
+import asyncio
 import hmac
 import logging
 import re
 import time
 import uuid
+from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..errors import Unauthorized
+from ..errors import Draining, Unauthorized
 from ..metrics import Metrics
+from ..record import Observer, RequestRecord, trace_id_of
 from . import wire
 
 __all__ = ["ApiKey", "Telemetry"]
@@ -22,11 +25,15 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class Telemetry:
-    """Gives each request an id (the client's own, if printable), answers faults, counts and times."""
+    """Gives each request an id (the client's own, if printable), answers faults, counts and times.
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    The `observers` see each request once it is answered; what goes wrong in one is logged and no more.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, observers: Sequence[Observer] = ()) -> None:
         self._app = app
         self._metrics = metrics
+        self._observers = observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -35,7 +42,12 @@ class Telemetry:
         started = time.perf_counter()
         given = _header(scope, b"x-request-id")
         request_id = given if given and _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
-        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        record = RequestRecord(request_id.decode(), method)
+        record.traceparent, record.tracestate = _text(scope, b"traceparent"), _text(scope, b"tracestate")
+        if record.traceparent is not None:
+            record.trace_id = trace_id_of(record.traceparent)
+        scope.setdefault("state", {}).update(request_id=record.request_id, record=record)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -49,20 +61,32 @@ class Telemetry:
             await self._app(scope, receive, send_with_id)
         except wire.ClientGone:
             status = _CLIENT_GONE
+        except asyncio.CancelledError:
+            # By the server, when the time for draining is over.
+            if status:
+                raise
+            error = Draining("the service stopped before the request was done; send it to another one")
+            await wire.respond(request_id.decode(), error)(scope, receive, send_with_id)
         except Exception:
-            _log.exception("request %s failed: %s %s", request_id.decode(), scope["method"], scope["path"])
+            _log.exception("request %s failed: %s %r", request_id.decode(), scope["method"], scope["path"])
             if status:
                 raise  # half an answer is out: only closing the connection can tell the client
             await wire.respond_unexpected(request_id.decode())(scope, receive, send_with_id)
         finally:
-            self._record(scope, status or _CLIENT_GONE, time.perf_counter() - started)
+            # Templates, never paths: a label per path would grow without bound.
+            record.route = getattr(scope.get("route"), "path_format", "unmatched")
+            record.status = status or _CLIENT_GONE
+            record.duration_s = time.perf_counter() - started
+            self._account(record)
 
-    def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        # Templates, never paths: a label per path would grow without bound.
-        route = getattr(scope.get("route"), "path_format", "unmatched")
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-        self._metrics.http_requests.labels(route, method, str(status)).inc()
-        self._metrics.http_request_duration.labels(route).observe(seconds)
+    def _account(self, record: RequestRecord) -> None:
+        self._metrics.http_requests.labels(record.route, record.method, str(record.status)).inc()
+        self._metrics.http_request_duration.labels(record.route).observe(record.duration_s)
+        for observer in self._observers:
+            try:
+                observer(record)
+            except Exception:
+                _log.exception("request %s was answered, and then not logged or traced", record.request_id)
 
 
 class ApiKey:
@@ -90,3 +114,8 @@ class ApiKey:
 
 def _header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
+
+
+def _text(scope: Scope, name: bytes) -> str | None:
+    value = _header(scope, name)
+    return None if value is None else value.decode("latin-1")

@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..errors import DeviceLost, Draining
+from ..metrics import Metrics
 from .deps import ApiDeps
 from .openapi import documented
 
-__all__ = ["add_routes", "alive", "plain_json"]
+__all__ = ["add_routes", "alive", "exposition", "plain_json"]
 
 
 def add_routes(router: APIRouter, deps: ApiDeps) -> None:
@@ -64,9 +65,7 @@ def add_routes(router: APIRouter, deps: ApiDeps) -> None:
         return plain_json({"object": "list", "data": [model]})
 
     async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        text = await asyncio.to_thread(encode, deps.metrics.registry)
-        return Response(text, headers={"content-type": content_type})
+        return await exposition(deps.metrics, request.headers.get("accept", ""))
 
     for path, handler, summary, shown in (
         ("/livez", livez, "Whether the process answers", documented(None, None)),
@@ -84,6 +83,13 @@ def add_routes(router: APIRouter, deps: ApiDeps) -> None:
 def alive() -> Response:
     """The answer of `/livez`: the process turns its event loop, no more."""
     return plain_json({"status": "alive"})
+
+
+async def exposition(metrics: Metrics, accept: str) -> Response:
+    """The answer of `/metrics`, in the form that the Accept header asks for."""
+    encode, content_type = choose_encoder(accept)
+    text = await asyncio.to_thread(encode, metrics.registry)
+    return Response(text, headers={"content-type": content_type})
 
 
 def plain_json(content: Mapping[str, object], status: int = 200) -> Response:

@@ -8,9 +8,11 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from starlette.requests import Request
 
 from ..encode import EncodeWorker
 from ..errors import DeadlineExceeded, InvalidInput
+from ..record import RequestRecord
 from ..store import checked_vectors
 from .deps import ApiDeps, Limits
 from .matrices import as_matrix, check_rows
@@ -37,11 +39,12 @@ TextOrMatrix: TypeAlias = str | Matrix
 class Clock:
     """Times the stages of one request, and knows how much of its deadline is left."""
 
-    def __init__(self, deps: ApiDeps) -> None:
+    def __init__(self, deps: ApiDeps, request: Request) -> None:
         self._histogram = deps.metrics.stage_duration
         self._deadline_s = deps.limits.deadline_s
         self._started = time.perf_counter()
-        self.timings_s: dict[str, float] = {}
+        record: RequestRecord = request.state.record
+        self.timings_s = record.timings_s
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -70,7 +70,7 @@ class _Asked:
 
 
 async def _rerank(request: Request, deps: ApiDeps) -> Response:
-    clock = Clock(deps)
+    clock, record = Clock(deps, request), request.state.record
     form = format_of(request, Format.JSON, Format.MSGPACK)
     data = await read_body(request, deps.limits.max_body_bytes)
     with clock.stage("parse"):
@@ -79,7 +79,9 @@ async def _rerank(request: Request, deps: ApiDeps) -> Response:
         else:
             asked = await asyncio.to_thread(_parse, data, form, deps.limits)
     name = request.path_params.get("collection") or asked.body.collection or deps.default_collection
+    record.candidates = len(asked.ids) or len(asked.documents)
     collection = deps.store.collection(name) if asked.ids else None
+    record.collection = None if collection is None else name
 
     async with HangUp(request.receive):
         query = await encoded_query(asked.query, deps, clock)

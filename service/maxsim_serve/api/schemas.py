@@ -153,6 +153,10 @@ class CollectionRequest(Struct, kw_only=True):
         "float16"
     )
     normalize: Annotated[bool, Meta(description="L2-normalize each row, of documents and queries.")] = False
+    tier: Annotated[
+        Literal["auto", "gpu", "host"],
+        Meta(description="Where the rows are to be; auto: on the GPU while they fit."),
+    ] = "auto"
 
 
 class NewDocument(Struct, kw_only=True):

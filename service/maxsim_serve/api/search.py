@@ -31,7 +31,7 @@ def add_routes(router: APIRouter, deps: ApiDeps) -> None:
 
 
 async def _search(request: Request, deps: ApiDeps) -> Response:
-    clock, limits = Clock(deps), deps.limits
+    clock, limits = Clock(deps, request), deps.limits
     form = format_of(request, Format.JSON, Format.MSGPACK)
     data = await read_body(request, limits.max_body_bytes)
     with clock.stage("parse"):
@@ -47,6 +47,7 @@ async def _search(request: Request, deps: ApiDeps) -> Response:
         asked = parsed_query(body.query, limits)
     name = request.path_params.get("collection") or body.collection or deps.default_collection
     collection = deps.store.collection(name)
+    request.state.record.collection = name
     # A subset is a set: a document that is named twice is found once.
     ids = list(dict.fromkeys(body.ids or ()))
 

@@ -1,4 +1,4 @@
-"""What answers while the store loads: `/livez` as ever, everything else a 503 that says so."""
+"""What answers while the store loads: `/livez` and `/metrics` as ever, everything else a 503 that says so."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -10,14 +10,21 @@ from .middleware import Telemetry
 __all__ = ["build_starting_api"]
 
 
-def build_starting_api(metrics: Metrics) -> ASGIApp:
-    """The ASGI application for as long as the real one does not exist."""
+def build_starting_api(metrics: Metrics, *, metrics_open: bool) -> ASGIApp:
+    """The ASGI application for as long as the real one does not exist.
+
+    `metrics_open`: whether `/metrics` answers without an API key; if not, it waits for the real one.
+    """
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/livez":
-            await operations.alive()(scope, receive, send)
+            response = operations.alive()
+        elif scope["path"] == "/metrics" and metrics_open:
+            # Prometheus must be able to tell a service that loads (maxsim_ready 0) from one that is gone.
+            response = await operations.exposition(metrics, "")
         else:
             error = Starting("the service is starting: it is loading its store")
-            await wire.respond(scope["state"]["request_id"], error)(scope, receive, send)
+            response = wire.respond(scope["state"]["request_id"], error)
+        await response(scope, receive, send)
 
     return Telemetry(app, metrics)

@@ -15,7 +15,7 @@ from typing import Self
 
 from .client import Client, NotAnswering, RequestFailed
 
-__all__ = ["LocalService", "ServiceDied"]
+__all__ = ["LocalService", "ServiceDied", "free_port"]
 
 _STOP_TIMEOUT_S = 30.0
 _LOG_LINES = 20
@@ -37,7 +37,7 @@ class LocalService:
     def __init__(
         self, *, encoder: str, port: int = 0, start_timeout_s: float = 120.0, on_wait: Callable[[float], None]
     ) -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._encoder = encoder
         self._start_timeout_s = start_timeout_s
@@ -80,6 +80,11 @@ class LocalService:
                 raise ServiceDied(f"the service ended with exit status {status}:\n{self._log_tail()}")
         finally:
             self._clean_up()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the service."""
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:
@@ -125,7 +130,8 @@ class LocalService:
         return "\n".join(f"  | {line}" for line in lines[-_LOG_LINES:])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

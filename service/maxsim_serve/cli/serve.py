@@ -5,6 +5,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -25,6 +26,29 @@ _DEVICE_LOST_STATUS = 75
 # A scoring thread that wants the interpreter back waits for the event loop at most this long, and the
 # other way round; Python's default of 5 ms would show in every answer.
 _SWITCH_INTERVAL_S = 0.0005
+
+# How long clients are told to leave before connections are closed, of the time there is for draining.
+_NOTICE_S, _NOTICE_SHARE = 0.5, 0.25
+
+
+class _Server(uvicorn.Server):
+    """Says good-bye before it hangs up: for a short while each answer asks the client to close.
+
+    uvicorn alone closes idle connections at once, and with them requests that have just arrived.
+    """
+
+    def __init__(self, config: uvicorn.Config, service: Service, drain_timeout_s: float) -> None:
+        super().__init__(config)
+        self._service = service
+        self._notice_s = min(_NOTICE_S, _NOTICE_SHARE * drain_timeout_s)
+        # In whole seconds, as uvicorn counts; the engine's own limit is exact.
+        config.timeout_graceful_shutdown = max(1, round(drain_timeout_s - self._notice_s))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.start_draining()
+        self.server_state.default_headers.append((b"connection", b"close"))
+        await asyncio.sleep(self._notice_s)
+        await super().shutdown(sockets)
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -51,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     except ServiceError as error:
         print(f"maxsim serve: {error.message}", file=sys.stderr)
         return 2
-    server = uvicorn.Server(
+    server = _Server(
         uvicorn.Config(
             service,
             host=settings.host,
@@ -62,8 +86,9 @@ def run(args: argparse.Namespace) -> int:
             access_log=False,
             log_config=None,
             server_header=False,
-            timeout_graceful_shutdown=max(1, round(settings.drain_timeout_s)),
-        )
+        ),
+        service,
+        settings.drain_timeout_s,
     )
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     # uvicorn drains on these signals and then raises them again; what is left to do then is to return.

@@ -7,7 +7,9 @@ with Store.open(directory, …) as store:
 """
 
 from .collection import Collection
+from .cuda import SLAB_BYTES, gpu_tiers
 from .ingest import Prepared, checked_vectors, normalized
+from .planner import GpuPlan, plan_gpu
 from .resident import Located, Part, Snapshot
 from .spec import (
     MAX_ID_BYTES,
@@ -24,12 +26,14 @@ from .store import Store
 
 __all__ = [
     "MAX_ID_BYTES",
+    "SLAB_BYTES",
     "Collection",
     "CollectionInfo",
     "CollectionSpec",
     "CompactReport",
     "Deleted",
     "Described",
+    "GpuPlan",
     "Located",
     "NewDocument",
     "Part",
@@ -39,5 +43,7 @@ __all__ = [
     "Store",
     "StoredDocument",
     "checked_vectors",
+    "gpu_tiers",
     "normalized",
+    "plan_gpu",
 ]

@@ -14,8 +14,9 @@
 
 /* Ids that take a step together. */
 #define BLOCK 64
-/* Of the table of slots; the first is the segment, the third the length. */
+/* Of the table of slots; the second and the third are looked up. */
 #define COLUMNS 4
+#define START 1
 #define LENGTH 2
 
 struct index {
@@ -67,9 +68,9 @@ static PyObject *enter(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
-/* The table's rows of at most a block of ids, each into a column of `places`, whose columns are `stride` long. */
+/* First rows and lengths of at most a block of ids. */
 static void find_block(const struct index *index, const int64_t *table, PyObject *const *asked, Py_ssize_t count,
-                       int64_t *places, Py_ssize_t stride) {
+                       int64_t *starts, int64_t *lengths) {
     int64_t hashes[BLOCK];
     uint64_t probes[BLOCK];
     for (Py_ssize_t i = 0; i < count; i++) prefetch(asked[i]);
@@ -82,8 +83,7 @@ static void find_block(const struct index *index, const int64_t *table, PyObject
         const int64_t bucket = index->buckets[probes[i]], slot = bucket & UINT32_MAX;
         if (bucket < 0) continue;
         __builtin_prefetch(&PyList_GET_ITEM(index->known, slot));
-        __builtin_prefetch(table + slot * COLUMNS);
-        __builtin_prefetch(table + slot * COLUMNS + COLUMNS - 1);
+        __builtin_prefetch(table + slot * COLUMNS + START);
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         const int64_t bucket = index->buckets[probes[i]];
@@ -91,14 +91,15 @@ static void find_block(const struct index *index, const int64_t *table, PyObject
     }
     for (Py_ssize_t i = 0; i < count; i++) {
         const int64_t bucket = index->buckets[bucket_of(index, probes[i], tag_of(hashes[i]), asked[i])];
-        for (int column = 0; column < COLUMNS; column++)
-            places[column * stride + i] = bucket < 0 ? 0 : table[(bucket & UINT32_MAX) * COLUMNS + column];
+        const int64_t *row = table + (bucket & UINT32_MAX) * COLUMNS;
+        starts[i] = bucket < 0 ? 0 : row[START];
+        lengths[i] = bucket < 0 ? 0 : row[LENGTH];
     }
 }
 
-/* (buckets, known ids, table int64 [slots, 4], asked ids, places int64 [4, asked]) -> (found, tokens, segment):
- * write the table's rows of the asked ids as columns, zeros for an id that is not known. Found are those of a
- * length, tokens is the sum of the lengths, segment the one that all found are in, or -1. */
+/* (buckets, known ids, table int64 [slots, 4], asked ids, places int64 [2, asked]) -> (found, tokens):
+ * write first rows and lengths of the asked ids as columns, zeros for an id that is not known. Found are those
+ * of a length, tokens is the sum of the lengths. */
 static PyObject *find(PyObject *module, PyObject *arguments) {
     (void)module;
     Py_buffer buckets, table, places;
@@ -107,20 +108,19 @@ static PyObject *find(PyObject *module, PyObject *arguments) {
         return NULL;
     const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, known};
     const Py_ssize_t count = PyList_GET_SIZE(asked);
+    int64_t *starts = places.buf, *lengths = starts + count;
     for (Py_ssize_t first = 0; first < count; first += BLOCK)
-        find_block(&index, table.buf, &PyList_GET_ITEM(asked, first), Py_MIN(count - first, BLOCK),
-                   (int64_t *)places.buf + first, count);
-    const int64_t *segments = places.buf, *lengths = segments + LENGTH * count;
-    long long found = 0, tokens = 0, segment = -1;
+        find_block(&index, table.buf, &PyList_GET_ITEM(asked, first), Py_MIN(count - first, BLOCK), starts + first,
+                   lengths + first);
+    long long found = 0, tokens = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (!lengths[i]) continue;
-        segment = found++ == 0 || segment == segments[i] ? segments[i] : -1;
+        found += lengths[i] > 0;
         tokens += lengths[i];
     }
     PyBuffer_Release(&buckets);
     PyBuffer_Release(&table);
     PyBuffer_Release(&places);
-    return PyErr_Occurred() ? NULL : Py_BuildValue("LLL", found, tokens, segment);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("LL", found, tokens);
 }
 
 static PyMethodDef methods[] = {

@@ -14,11 +14,12 @@ from .spec import CollectionSpec
 
 __all__ = ["Catalog", "Content", "DocumentRow", "Transaction"]
 
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = f"""
 CREATE TABLE collections (
     collection_id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE,
-    dim INTEGER NOT NULL, dtype TEXT NOT NULL, normalize INTEGER NOT NULL, generation INTEGER NOT NULL);
+    dim INTEGER NOT NULL, dtype TEXT NOT NULL, normalize INTEGER NOT NULL, generation INTEGER NOT NULL,
+    tier TEXT NOT NULL DEFAULT 'auto');
 CREATE TABLE segments (
     segment_id INTEGER PRIMARY KEY, collection_id INTEGER NOT NULL, rows INTEGER NOT NULL);
 CREATE TABLE documents (
@@ -26,6 +27,10 @@ CREATE TABLE documents (
     generation INTEGER NOT NULL, segment_id INTEGER NOT NULL, row_start INTEGER NOT NULL,
     rows INTEGER NOT NULL, crc32 INTEGER NOT NULL, text TEXT, payload BLOB,
     UNIQUE (collection_id, id));
+PRAGMA user_version = {_VERSION};
+"""
+_FROM_VERSION_1 = f"""
+ALTER TABLE collections ADD COLUMN tier TEXT NOT NULL DEFAULT 'auto';
 PRAGMA user_version = {_VERSION};
 """
 _UPSERT = """
@@ -57,9 +62,11 @@ class Transaction:
         self._db = connection
 
     def create_collection(self, spec: CollectionSpec) -> int:
-        values = (spec.name, spec.dim, spec.dtype, spec.normalize)
+        values = (spec.name, spec.dim, spec.dtype, spec.normalize, spec.tier)
         cursor = self._db.execute(
-            "INSERT INTO collections (name, dim, dtype, normalize, generation) VALUES (?, ?, ?, ?, 0)", values
+            "INSERT INTO collections (name, dim, dtype, normalize, tier, generation) "
+            "VALUES (?, ?, ?, ?, ?, 0)",
+            values,
         )
         assert cursor.lastrowid is not None
         return cursor.lastrowid
@@ -112,6 +119,8 @@ class Catalog:
             (version,) = self._writer.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 self._writer.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            elif version == 1:
+                self._writer.executescript(f"BEGIN; {_FROM_VERSION_1} COMMIT;")
             elif version != _VERSION:
                 self._writer.close()
                 raise ServiceError(
@@ -156,12 +165,12 @@ class Catalog:
         """(collection_id, spec, generation), in the order of creation."""
         with self._reader() as db:
             rows = db.execute(
-                "SELECT collection_id, generation, name, dim, dtype, normalize FROM collections "
+                "SELECT collection_id, generation, name, dim, dtype, normalize, tier FROM collections "
                 "ORDER BY collection_id"
             ).fetchall()
         return [
-            (collection_id, CollectionSpec(name, dim, dtype, bool(normalize)), generation)
-            for collection_id, generation, name, dim, dtype, normalize in rows
+            (collection_id, CollectionSpec(name, dim, dtype, bool(normalize), tier), generation)
+            for collection_id, generation, name, dim, dtype, normalize, tier in rows
         ]
 
     def segments(self) -> list[tuple[int, int, int]]:

@@ -1,5 +1,6 @@
 """One collection: every operation on its documents, in the order that makes it durable before it is seen."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from prometheus_client import Gauge
 
-from ..errors import InvalidInput, NotFound, ServiceError
+from ..errors import InvalidInput, NotFound, OutOfSpace, ServiceError
 from ..metrics import Metrics
 from . import ingest
 from .arena import Arena
@@ -17,7 +18,6 @@ from .catalog import Catalog
 from .compact import Compaction
 from .ingest import Prepared
 from .resident import Located, ResidentIndex, Snapshot
-from .space import Budget
 from .spec import (
     CollectionInfo,
     CollectionSpec,
@@ -27,17 +27,19 @@ from .spec import (
     NewDocument,
     StoredDocument,
 )
+from .tier import Tier
 from .turn import WriterTurn
 
 __all__ = ["Collection"]
 
-_TIER = "host"
+_log = logging.getLogger(__name__)
 _PUBLISH_WAIT_S = 0.0005
 
 
 class Collection:
     """Made by Store. Any thread may call any method; writers take turns, readers never wait for one.
 
+    A collection that outgrows its tier is moved to `outgrown`, where that is given.
     Writes raise OutOfSpace where the disk or the memory budget is full, and then have changed nothing.
     """
 
@@ -50,7 +52,7 @@ class Collection:
         catalog: Catalog,
         arena: Arena,
         index: ResidentIndex,
-        budget: Budget,
+        outgrown: Tier | None,
         compact_dead_share: float,
         metrics: Metrics,
         wake_compactor: Callable[[], None],
@@ -61,7 +63,7 @@ class Collection:
         self._catalog = catalog
         self._arena = arena
         self._index = index
-        self._budget = budget
+        self._outgrown = outgrown
         self._metrics = metrics
         self._wake_compactor = wake_compactor
         self._turn = WriterTurn()
@@ -71,7 +73,6 @@ class Collection:
             catalog=catalog,
             arena=arena,
             index=index,
-            budget=budget,
             turn=self._turn,
             dead_share=compact_dead_share,
             changed=self._changed,
@@ -98,7 +99,8 @@ class Collection:
         while spot := self._index.spot(id):
             content = self._catalog.contents(self._key, [id.encode()]).get(id.encode())
             if content is not None and content.generation == spot.generation:
-                vectors = spot.rows.to(torch.float32, copy=True).numpy()
+                rows = torch.tensor(spot.bytes).view(self.spec.torch_dtype).view(-1, self.spec.dim)
+                vectors = rows.to(torch.float32).numpy()
                 return StoredDocument(id, vectors, content.text, content.payload, content.generation)
             sleep(_PUBLISH_WAIT_S)  # a writer has committed and is about to publish
         raise NotFound(f"document {id!r} is not in collection {self.spec.name!r}", param="id")
@@ -126,13 +128,40 @@ class Collection:
         if not count:
             return []
         with self._mutation("upsert", count):
-            self._budget.take(size_bytes)
             try:
-                generation = self._write(prepared)
-            except BaseException:
-                self._budget.give_back(size_bytes)
-                raise
+                generation = self._admit(prepared, size_bytes)
+            except OutOfSpace as full:
+                if self._outgrown is None or full.param != self._arena.tier.budget.setting:
+                    raise
+                self._move_to(self._outgrown)
+                generation = self._admit(prepared, size_bytes)
         return [generation] * count
+
+    def _admit(self, prepared: Prepared, size_bytes: int) -> int:
+        budget = self._arena.tier.budget
+        budget.take(size_bytes)
+        try:
+            return self._write(prepared)
+        except BaseException:
+            budget.give_back(size_bytes)
+            raise
+
+    def _move_to(self, tier: Tier) -> None:
+        """Copy all rows to another tier, then let readers see them there. For the holder of the turn."""
+        size_bytes, before = self._arena.rows * self.spec.row_bytes, self._arena.tier
+        tier.budget.take(size_bytes)
+        try:
+            copy = self._arena.copy_to(tier.table(self.spec.dim, self.spec.torch_dtype))
+        except BaseException:
+            tier.budget.give_back(size_bytes)
+            raise
+        self._index.relocate(copy.table, copy.there, copy.lease())
+        self._arena.adopt(copy)
+        before.budget.give_back(size_bytes)
+        self._outgrown = None
+        for gauge in self._gauges():
+            gauge.remove(self.spec.name, before.name)
+        _log.info("collection %s outgrew tier %s: moved to %s", self.spec.name, before.name, tier.name)
 
     def _write(self, prepared: Prepared) -> int:
         generation = self._generation + 1
@@ -148,7 +177,7 @@ class Collection:
                     prepared.keys,
                     repeat(generation),
                     placed.segments.tolist(),
-                    placed.starts.tolist(),
+                    placed.file_starts.tolist(),
                     prepared.lengths.tolist(),
                     prepared.crcs,
                     prepared.texts,
@@ -162,7 +191,7 @@ class Collection:
             placed.starts,
             prepared.lengths,
             np.full(len(prepared.accepted), generation),
-            self._arena.tensors(),
+            self._arena.lease(),
         )
         self._arena.kill(*dead)
         self._generation = generation
@@ -189,7 +218,7 @@ class Collection:
         return self._compaction.run_all()
 
     def compact_due(self) -> CompactReport:
-        """Rewrite the sealed segments whose dead share has passed the limit."""
+        """Rewrite the emptiest segments, where the share of dead rows has passed the limit."""
         return self._compaction.run_due()
 
     def close(self, error: Callable[[], ServiceError]) -> None:
@@ -204,11 +233,12 @@ class Collection:
             with self._catalog.transaction() as transaction:
                 transaction.drop_collection(self._key)
             self._turn.end(lambda: NotFound(f"collection {self.spec.name!r} was dropped", param="collection"))
-            self._budget.give_back(self._arena.rows * self.spec.row_bytes)
+            self._arena.tier.budget.give_back(self._arena.rows * self.spec.row_bytes)
             self._index.clear()
             self._arena.remove()
+            self._arena.tier.extents.settle()
             for gauge in self._gauges():
-                gauge.remove(self.spec.name, _TIER)
+                gauge.remove(self.spec.name, self._arena.tier.name)
 
     @contextmanager
     def _mutation(self, op: str, documents: int) -> Iterator[None]:
@@ -227,6 +257,7 @@ class Collection:
 
     def _changed(self) -> None:
         """For the holder of the turn, after each change."""
+        self._arena.tier.extents.settle()
         rows, live_rows = self._arena.rows, self._arena.live_rows
         self._info = info = CollectionInfo(
             name=self.spec.name,
@@ -239,11 +270,12 @@ class Collection:
             dead_bytes=(rows - live_rows) * self.spec.row_bytes,
             segments=len(self._arena),
             generation=self._generation,
+            tier=self._arena.tier.name,
         )
         for gauge, value in zip(
             self._gauges(), (info.documents, info.tokens, info.bytes, info.dead_bytes), strict=True
         ):
-            gauge.labels(self.spec.name, _TIER).set(value)
+            gauge.labels(self.spec.name, self._arena.tier.name).set(value)
 
     def _gauges(self) -> tuple[Gauge, ...]:
         m = self._metrics

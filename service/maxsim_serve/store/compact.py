@@ -20,8 +20,8 @@ from .arena import Arena
 from .catalog import Catalog
 from .resident import ResidentIndex
 from .segment import Segment
-from .space import Budget
 from .spec import CollectionSpec, CompactReport
+from .tier import Table
 from .turn import WriterTurn
 
 __all__ = ["Compaction", "Compactor"]
@@ -44,7 +44,6 @@ class Compaction:
         catalog: Catalog,
         arena: Arena,
         index: ResidentIndex,
-        budget: Budget,
         turn: WriterTurn,
         dead_share: float,
         changed: Callable[[], None],
@@ -55,7 +54,6 @@ class Compaction:
         self._catalog = catalog
         self._arena = arena
         self._index = index
-        self._budget = budget
         self._turn = turn
         self._dead_share = dead_share
         self._changed = changed
@@ -63,20 +61,20 @@ class Compaction:
         self._running = threading.Lock()
 
     def due(self) -> bool:
-        return bool(self._arena.compactable(self._dead_share))
+        return self._arena.compaction_due(self._dead_share)
 
     def run_due(self) -> CompactReport:
-        """Rewrite sealed segments whose dead share has passed the limit."""
+        """Where the share of dead rows has passed the limit: rewrite segments until it is half of that."""
         with self._running:
             with self._turn:
-                segments = self._arena.compactable(self._dead_share)
+                due = self.due()
+                segments = self._arena.compactable(self._dead_share / 2) if due else []
             return self._rewrite(segments)
 
     def run_all(self) -> CompactReport:
         """Rewrite every segment that has a dead row, the newest too."""
         with self._running:
             with self._turn:
-                self._arena.seal()
                 segments = self._arena.compactable(0.0)
             return self._rewrite(segments)
 
@@ -109,8 +107,8 @@ class Compaction:
                 1, int(np.searchsorted(np.cumsum(lengths) * self._spec.row_bytes, _STEP_BYTES, "right"))
             )
             ids, starts, lengths = ids[:count], starts[:count], lengths[:count]
-            packed = _copy_of(segment, starts, lengths)
-            self._budget.overdraw(len(packed))
+            packed = _copy_of(self._arena.table, starts, lengths)
+            self._arena.tier.budget.overdraw(len(packed))
             try:
                 with (
                     self._arena.append(packed, lengths) as placed,
@@ -121,15 +119,15 @@ class Compaction:
                         self._key,
                         zip(
                             placed.segments.tolist(),
-                            placed.starts.tolist(),
+                            placed.file_starts.tolist(),
                             (id.encode() for id in ids),
                             strict=True,
                         ),
                     )
             except BaseException:
-                self._budget.give_back(len(packed))
+                self._arena.tier.budget.give_back(len(packed))
                 raise
-            dead = self._index.move(ids, placed.segments, placed.starts, self._arena.tensors())
+            dead = self._index.move(ids, placed.segments, placed.starts, self._arena.lease())
             self._arena.kill(*dead)
             self._changed()
             return count, int(lengths.sum())
@@ -139,20 +137,25 @@ class Compaction:
             with self._catalog.transaction() as transaction:
                 transaction.drop_segment(segment.id)
             self._arena.forget(segment)
-            self._index.set_tensors(self._arena.tensors())
-            self._budget.give_back(segment.rows * self._spec.row_bytes)
+            self._index.set_lease(self._arena.lease())
+            self._arena.tier.budget.give_back(segment.rows * self._spec.row_bytes)
             self._metrics.store_compactions.inc()
             self._changed()
 
 
-def _copy_of(segment: Segment, starts: Int64, lengths: Int64) -> NDArray[np.uint8]:
-    """The bytes of these documents, one after the other."""
+def _copy_of(table: Table, starts: Int64, lengths: Int64) -> NDArray[np.uint8]:
+    """The bytes of these documents, one after the other. Neighbours are read together."""
     # Memory from torch: for blocks of 4 MB numpy asks for huge pages, which can take long to come.
-    packed: NDArray[np.uint8] = torch.empty(int(lengths.sum()) * segment.row_bytes, dtype=torch.uint8).numpy()
-    pieces = [
-        segment.bytes_of(start, rows) for start, rows in zip(starts.tolist(), lengths.tolist(), strict=True)
-    ]
-    return np.concatenate(pieces, out=packed)
+    packed: NDArray[np.uint8] = torch.empty(int(lengths.sum()) * table.row_bytes, dtype=torch.uint8).numpy()
+    ends = starts + lengths
+    cuts = np.flatnonzero(starts[1:] != ends[:-1])
+    firsts, lasts = starts[[0, *(cuts + 1)]], ends[[*cuts, -1]]
+    at = 0
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        piece = table.read(first, last - first)
+        packed[at : at + len(piece)] = piece
+        at += len(piece)
+    return packed
 
 
 class Compactor:

@@ -13,6 +13,7 @@ from .arena import Arena
 from .catalog import Catalog
 from .resident import ResidentIndex
 from .segment import Segment
+from .tier import Table
 
 __all__ = ["Progress", "load"]
 
@@ -26,9 +27,11 @@ _NAMED = 5  # damaged documents that the error names
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Neighbouring documents of a segment, in row order."""
+    """Neighbouring documents of a segment, in row order; its first row is to be `first_row` of the table."""
 
     segment: Segment
+    table: Table
+    first_row: int
     documents: Sequence[int]
     starts: Sequence[int]
     lengths: Sequence[int]
@@ -44,40 +47,47 @@ class _Read:
 
     def run(self) -> list[tuple[int, Segment]]:
         """Read; returns the documents that are damaged, and where."""
-        view = self.segment.read(self.starts[0], self.rows).data
         width, first = self.segment.row_bytes, self.starts[0]
-        return [
-            (document, self.segment)
-            for document, start, length, crc in zip(
-                self.documents, self.starts, self.lengths, self.crcs, strict=True
-            )
-            if zlib.crc32(view[(start - first) * width : (start - first + length) * width]) != crc
-        ]
+        with self.table.landing(self.first_row + first, self.rows) as rows:
+            self.segment.read(first, rows)
+            view = rows.data
+            return [
+                (document, self.segment)
+                for document, start, length, crc in zip(
+                    self.documents, self.starts, self.lengths, self.crcs, strict=True
+                )
+                if zlib.crc32(view[(start - first) * width : (start - first + length) * width]) != crc
+            ]
 
 
 def load(
-    catalog: Catalog, targets: Mapping[int, tuple[Arena, ResidentIndex]], on_progress: Progress | None
+    catalog: Catalog,
+    targets: Mapping[int, tuple[Arena, Mapping[int, int], ResidentIndex]],
+    on_progress: Progress | None,
 ) -> None:
-    """Fill arenas and indexes, by collection_id. Raises ServiceError that names damaged documents."""
+    """Fill arenas and indexes, by collection_id, each with what `Arena.open` returned.
+
+    Raises ServiceError that names damaged documents."""
     ids: dict[int, list[str]] = {key: [] for key in targets}
     columns: dict[int, list[list[int]]] = {key: [] for key in targets}
     for key, id, *numbers in catalog.documents():
         ids[key].append(id.decode())
         columns[key].append(numbers)
     reads: list[_Read] = []
-    for key, (arena, index) in targets.items():
+    for key, (arena, first_rows, index) in targets.items():
         if ids[key]:
             table = np.array(columns.pop(key), np.int64).T
             _documents, segments, starts, lengths, generations, _crcs = table
             arena.set_live(segments, lengths)
-            index.upsert(ids[key], segments, starts, lengths, generations, arena.tensors())
-            reads += _plan(arena, table)
+            resident = starts + np.array([first_rows[segment] for segment in segments.tolist()], np.int64)
+            index.upsert(ids[key], segments, resident, lengths, generations, arena.lease())
+            reads += _plan(arena, first_rows, table)
     damaged = _run(reads, on_progress)
     if damaged:
         raise ServiceError(_damage(catalog, damaged), code="store_damaged")
 
 
-def _plan(arena: Arena, table: NDArray[np.int64]) -> Iterator[_Read]:
+def _plan(arena: Arena, first_rows: Mapping[int, int], table: NDArray[np.int64]) -> Iterator[_Read]:
     """`table` [6, n]: document_id, segment_id, row_start, rows, generation, crc32."""
     table = table[:, np.lexsort((table[2], table[1]))]
     documents, segments, starts, lengths, _generations, crcs = table
@@ -87,6 +97,8 @@ def _plan(arena: Arena, table: NDArray[np.int64]) -> Iterator[_Read]:
     for run in np.split(np.arange(len(starts)), cuts):
         yield _Read(
             arena[int(segments[run[0]])],
+            arena.table,
+            first_rows[int(segments[run[0]])],
             documents[run].tolist(),
             starts[run].tolist(),
             lengths[run].tolist(),

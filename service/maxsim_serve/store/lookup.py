@@ -20,23 +20,15 @@ _FIRST_BUCKETS = 2048
 
 
 class Places(NamedTuple):
-    """Where documents are: `columns` [4, n] int64 are segment, first row, length and generation of each.
+    """Where documents are: `starts` and `lengths` int64 [n], first row and number of rows of each.
 
-    `found` of them have a length; the others are not stored. `tokens` is the sum of the lengths, `segment`
-    the one that all found are in, or -1.
+    `found` of them have a length; the others are not stored. `tokens` is the sum of the lengths.
     """
 
-    columns: Int64
+    starts: Int64
+    lengths: Int64
     found: int
     tokens: int
-    segment: int
-
-    @classmethod
-    def of(cls, columns: Int64) -> "Places":
-        lengths = columns[LENGTH]
-        segments = columns[SEGMENT][lengths > 0]
-        one = len(segments) > 0 and (segments == segments[0]).all()
-        return cls(columns, len(segments), int(lengths.sum()), int(segments[0]) if one else -1)
 
 
 class Lookup:
@@ -58,6 +50,7 @@ class Lookup:
         _lookup.enter(self._buckets, known, first)
 
     def places(self, asked: list[str], known: list[str], table: Int64) -> Places:
-        """The asked ids' rows of table [slots, 4]."""
-        columns = np.empty((4, len(asked)), np.int64)
-        return Places(columns, *_lookup.find(self._buckets, known, table, asked, columns))
+        """Where the asked ids are, by table [slots, 4]; an id that is not known has length 0."""
+        columns = np.empty((2, len(asked)), np.int64)
+        found, tokens = _lookup.find(self._buckets, known, table, asked, columns)
+        return Places(columns[0], columns[1], found, tokens)

@@ -6,15 +6,17 @@ written again, so what a reader got stays true for as long as it holds it.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, repeat
+from itertools import repeat
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .lookup import LENGTH, SEGMENT, START, Lookup, Places, compiled
+from .lookup import GENERATION, LENGTH, SEGMENT, START, Lookup, Places, compiled
+from .memory import Bytes
+from .tier import Table
 
 __all__ = ["Located", "Part", "ResidentIndex", "Snapshot", "Spot"]
 
@@ -24,14 +26,19 @@ _FIRST_CAPACITY = 1024
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Documents that lie in one segment: `tokens` [rows, dim] in the stored dtype, and per document int64 [n]
+    """Documents in one table of rows: `tokens` [rows, dim] in the stored dtype, and per document int64 [n]
     its first row, its number of rows, and its position in the request or snapshot; positions ascend.
+
+    Only the rows that it names may be read, and only while `lease` is held: a kernel in flight counts.
+    `host_tokens` are the same rows as a tensor of host memory, None where they are on the device alone.
     """
 
     tokens: torch.Tensor
     starts: torch.Tensor
     lengths: torch.Tensor
     positions: torch.Tensor
+    host_tokens: torch.Tensor | None = None
+    lease: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +61,24 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """One document's own rows [n, dim] in the stored dtype, and their generation."""
+    """One document's rows: `bytes` uint8 in the stored dtype, held by `lease`; and its generation."""
 
-    rows: torch.Tensor
+    bytes: Bytes
     generation: int
+    lease: object
 
 
 class ResidentIndex:
     """Thread-safe for readers; writers take turns by a lock of their own, outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: Table) -> None:
+        self._rows = table
         self._lock = threading.Lock()
         self._slot_of: dict[str, int] = {}
         self._ids: list[str] = []  # by slot; a dead slot keeps its id and has length 0
         self._lookup = Lookup() if compiled else None
         self._table: Int64 = np.zeros((_FIRST_CAPACITY, 4), np.int64)
-        self._tensors: Mapping[int, torch.Tensor] = {}  # by segment id; replaced, never changed
+        self._lease: object = None  # of the rows of all slots; replaced, never changed
         self._snapshot: Snapshot | None = None
         self._version = 0
 
@@ -80,32 +89,36 @@ class ResidentIndex:
 
     def locate(self, ids: Sequence[str]) -> Located:
         with self._lock:
-            places, tensors = self._places(ids), self._tensors
-        if places.found == len(ids):
-            return Located(_parts(places, np.arange(len(ids)), tensors), np.empty(0, np.int64), places.tokens)
-        lengths = places.columns[LENGTH]
-        positions = np.flatnonzero(lengths)
-        places = places._replace(columns=places.columns.take(positions, axis=1))
-        return Located(_parts(places, positions, tensors), np.flatnonzero(lengths == 0), places.tokens)
+            places, rows, lease = self._places(ids), self._rows, self._lease
+        starts, lengths, found, tokens = places
+        if found == len(ids):
+            parts = [_part(rows, starts, lengths, np.arange(found), lease)] if found else []
+            return Located(parts, np.empty(0, np.int64), tokens)
+        positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
+        parts = [_part(rows, starts[positions], lengths[positions], positions, lease)] if found else []
+        return Located(parts, missing, tokens)
 
     def spot(self, id: str) -> Spot | None:
         with self._lock:
             slot = self._slot_of.get(id)
             if slot is None:
                 return None
-            segment, start, length, generation = self._table[slot].tolist()
-            return Spot(self._tensors[segment][start : start + length], generation)
+            _segment, start, length, generation = self._table[slot].tolist()
+            rows, lease = self._rows, self._lease
+        return Spot(rows.read(start, length), generation, lease)
 
     def snapshot(self) -> Snapshot:
         with self._lock:
             if self._snapshot is not None:
                 return self._snapshot
-            ids, table, tensors, version = self._ids.copy(), self._used().copy(), self._tensors, self._version
+            ids, table, version = self._ids.copy(), self._used().copy(), self._version
+            rows, lease = self._rows, self._lease
         live = np.flatnonzero(table[:, LENGTH])
         if len(live) < len(ids):
             ids, table = [ids[slot] for slot in live.tolist()], table.take(live, axis=0)
-        places = Places.of(np.ascontiguousarray(table.T))
-        snapshot = Snapshot(ids, _parts(places, np.arange(len(ids)), tensors), places.tokens)
+        starts, lengths = table[:, START].copy(), table[:, LENGTH].copy()
+        parts = [_part(rows, starts, lengths, np.arange(len(ids)), lease)] if ids else []
+        snapshot = Snapshot(ids, parts, int(lengths.sum()))
         with self._lock:
             if version == self._version:
                 self._snapshot = snapshot
@@ -132,7 +145,7 @@ class ResidentIndex:
         starts: Int64,
         lengths: Int64,
         generations: Int64,
-        tensors: Mapping[int, torch.Tensor],
+        lease: object,
     ) -> tuple[Int64, Int64]:
         """New documents get slots in the order given. An id may occur once."""
         with self._lock:
@@ -145,7 +158,7 @@ class ResidentIndex:
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
             old = self._table[slots[slots < used]]
             self._table[slots] = np.stack((segments, starts, lengths, generations), axis=1)
-            self._publish(tensors)
+            self._publish(lease)
         return old[:, SEGMENT], old[:, LENGTH]
 
     def remove(self, ids: Sequence[str]) -> tuple[Int64, Int64]:
@@ -156,29 +169,35 @@ class ResidentIndex:
             self._table[slots, LENGTH] = 0
             if len(self._ids) > 2 * len(self._slot_of) + _FIRST_CAPACITY:
                 self._squeeze()
-            self._publish(self._tensors)
+            self._publish(self._lease)
         return old[:, SEGMENT], old[:, LENGTH]
 
-    def move(
-        self, ids: Sequence[str], segments: Int64, starts: Int64, tensors: Mapping[int, torch.Tensor]
-    ) -> tuple[Int64, Int64]:
+    def move(self, ids: Sequence[str], segments: Int64, starts: Int64, lease: object) -> tuple[Int64, Int64]:
         """The same rows stand somewhere else now. Every id must be there."""
         with self._lock:
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
             old = self._table[slots]
             self._table[slots, SEGMENT], self._table[slots, START] = segments, starts
-            self._publish(tensors)
+            self._publish(lease)
         return old[:, SEGMENT], old[:, LENGTH]
 
-    def set_tensors(self, tensors: Mapping[int, torch.Tensor]) -> None:
+    def relocate(self, table: Table, there: Callable[[Int64], Int64], lease: object) -> None:
+        """All rows stand in another table now; `there` turns rows [n] of this one into those of the other."""
         with self._lock:
-            self._publish(tensors)
+            live = np.flatnonzero(self._used()[:, LENGTH])
+            self._table[live, START] = there(self._table[live, START])
+            self._rows = table
+            self._publish(lease)
+
+    def set_lease(self, lease: object) -> None:
+        with self._lock:
+            self._publish(lease)
 
     def clear(self) -> None:
         with self._lock:
             self._slot_of, self._ids = {}, []
             self._enter(0)
-            self._publish({})
+            self._publish(None)
 
     # All below: with the lock held, or by the one writer.
 
@@ -189,16 +208,16 @@ class ResidentIndex:
         if self._lookup is not None:
             return self._lookup.places(list(ids), self._ids, self._table)
         slots = np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64, len(ids))
-        columns = np.ascontiguousarray(self._table.take(slots, axis=0, mode="wrap").T)
-        columns[:, slots < 0] = 0
-        return Places.of(columns)
+        starts, lengths = self._table[:, START:GENERATION].take(slots, axis=0, mode="wrap").T.copy()
+        starts[slots < 0] = lengths[slots < 0] = 0
+        return Places(starts, lengths, int(np.count_nonzero(lengths)), int(lengths.sum()))
 
     def _enter(self, first: int) -> None:
         if self._lookup is not None:
             self._lookup.enter(self._ids, first)
 
-    def _publish(self, tensors: Mapping[int, torch.Tensor]) -> None:
-        self._tensors = tensors
+    def _publish(self, lease: object) -> None:
+        self._lease = lease
         self._version += 1
         self._snapshot = None
 
@@ -217,21 +236,12 @@ class ResidentIndex:
         self._enter(0)
 
 
-def _parts(places: Places, positions: Int64, tensors: Mapping[int, torch.Tensor]) -> list[Part]:
-    """Group documents by segment, each group in the order given. All of the places have a length."""
-    segments, starts, lengths, _generations = places.columns
-    if not places.found:
-        return []
-    if places.segment >= 0:
-        return [_part(tensors[places.segment], starts, lengths, positions)]
-    order = np.argsort(segments, kind="stable")
-    segments, starts, lengths, positions = segments[order], starts[order], lengths[order], positions[order]
-    cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), places.found]
-    return [
-        _part(tensors[int(segments[begin])], starts[begin:end], lengths[begin:end], positions[begin:end])
-        for begin, end in pairwise(cuts)
-    ]
-
-
-def _part(tokens: torch.Tensor, starts: Int64, lengths: Int64, positions: Int64) -> Part:
-    return Part(tokens, torch.from_numpy(starts), torch.from_numpy(lengths), torch.from_numpy(positions))
+def _part(rows: Table, starts: Int64, lengths: Int64, positions: Int64, lease: object) -> Part:
+    return Part(
+        rows.tokens,
+        torch.from_numpy(starts),
+        torch.from_numpy(lengths),
+        torch.from_numpy(positions),
+        rows.host_tokens,
+        lease,
+    )

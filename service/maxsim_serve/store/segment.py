@@ -1,39 +1,36 @@
-"""A segment: one append-only file of packed token rows, and the same rows resident, with the same numbers."""
+"""A segment: one append-only file of packed token rows, and where the same rows are resident."""
 
 import contextlib
 import os
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..errors import ServiceError
+from .residence import Residence
+from .tier import Table
 
 __all__ = ["Segment", "sync_directory"]
 
 
 class Segment:
-    """Rows [0, rows) are committed: on disk, in `tokens`, and never written again.
+    """Rows [0, rows) are committed: on disk, in `residence`, and never written again.
 
-    `tokens` [capacity, dim] is allocated whole; the system commits its memory as rows are written.
     Rows past `rows` are a write under way, or what is left of one that failed; `live_rows` of the
     committed ones belong to a document.
     """
 
-    def __init__(
-        self, path: Path, capacity: int, dim: int, dtype: torch.dtype, *, rows: int | None = None
-    ) -> None:
-        """Create the file, or with `rows` open one that has that many committed rows and cut off the rest."""
+    def __init__(self, path: Path, capacity: int, table: Table, *, rows: int | None = None) -> None:
+        """Create the file, or with `rows` open one that has that many committed rows."""
         self.id = int(path.stem)
         self.path = path
         self.capacity = capacity
         self.rows = rows or 0
         self.live_rows = 0
-        self.row_bytes = dim * dtype.itemsize
+        self.row_bytes = table.row_bytes
+        self.residence = Residence(table)
         self._torn = rows is not None
-        self.tokens = torch.empty(capacity, dim, dtype=dtype)
-        self._memory: NDArray[np.uint8] = self.tokens.view(torch.uint8).numpy().reshape(-1)
         self._fd = os.open(path, os.O_RDWR if rows is not None else os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
 
     @property
@@ -57,7 +54,7 @@ class Segment:
         self.discard()
 
     def write(self, packed: NDArray[np.uint8]) -> None:
-        """Put rows after the committed ones, on disk (durably) and in memory; not committed yet."""
+        """Put rows after the committed ones, durably; not committed yet."""
         self.discard()
         begin = self.rows * self.row_bytes
         self._torn = True
@@ -65,7 +62,6 @@ class Segment:
         while done < len(view):
             done += os.pwrite(self._fd, view[done:], begin + done)
         os.fdatasync(self._fd)
-        self._memory[begin : begin + len(packed)] = packed
 
     def commit(self, rows: int) -> None:
         """The catalog has taken in the rows that were written."""
@@ -79,27 +75,23 @@ class Segment:
             os.ftruncate(self._fd, self.rows * self.row_bytes)
             self._torn = False
 
-    def read(self, first_row: int, rows: int) -> NDArray[np.uint8]:
-        """Load rows from disk straight into `tokens`; returns their bytes, in place."""
-        begin, end = first_row * self.row_bytes, (first_row + rows) * self.row_bytes
-        view = self._memory.data
-        at = begin
-        while at < end:
-            count = os.preadv(self._fd, [view[at:end]], at)
+    def read(self, first_row: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` with the bytes of committed rows, from disk."""
+        begin, done = first_row * self.row_bytes, 0
+        while done < len(out):
+            count = os.preadv(self._fd, [out.data[done:]], begin + done)
             if not count:
-                raise ServiceError(f"{self.path} ended at byte {at:,} of {end:,}", code="store_damaged")
-            at += count
-        return self._memory[begin:end]
-
-    def bytes_of(self, first_row: int, rows: int) -> NDArray[np.uint8]:
-        """Bytes of resident rows, in place."""
-        return self._memory[first_row * self.row_bytes : (first_row + rows) * self.row_bytes]
+                raise ServiceError(
+                    f"{self.path} ended at byte {begin + done:,} of {begin + len(out):,}",
+                    code="store_damaged",
+                )
+            done += count
 
     def close(self) -> None:
         os.close(self._fd)
 
     def remove(self) -> None:
-        """Unlink the file. Readers that hold `tokens` keep them."""
+        """Unlink the file. Readers that hold `residence` keep its rows."""
         self.close()
         with contextlib.suppress(OSError):  # a file that stays is one that the next opening removes
             self.path.unlink()

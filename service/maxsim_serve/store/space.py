@@ -13,10 +13,12 @@ __all__ = ["Budget", "full_disk_raises"]
 
 
 class Budget:
-    """Bytes that resident token rows of all collections may take, dead rows included. Thread-safe."""
+    """Bytes that the token rows in one tier may take, dead rows included. Thread-safe."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, setting: str) -> None:
+        """`setting`: the one that sets the limit, for the error."""
         self.limit_bytes = limit_bytes
+        self.setting = setting
         self._used_bytes = 0
         self._lock = threading.Lock()
 
@@ -30,11 +32,14 @@ class Budget:
             if self._used_bytes + size_bytes > self.limit_bytes:
                 raise OutOfSpace(
                     f"{size_bytes:,} bytes of token rows do not fit: {self._used_bytes:,} of the "
-                    f"{self.limit_bytes:,} bytes of host_budget_bytes are in use; "
-                    "delete documents and compact, or raise host_budget_bytes",
-                    param="host_budget_bytes",
+                    f"{self.limit_bytes:,} bytes of {self.setting} are in use; "
+                    f"delete documents and compact, or raise {self.setting}",
+                    param=self.setting,
                 )
             self._used_bytes += size_bytes
+
+    def fits(self, size_bytes: int) -> bool:
+        return self._used_bytes + size_bytes <= self.limit_bytes
 
     def overdraw(self, size_bytes: int) -> None:
         """Reserve past the limit: for compaction, since a store full of dead rows must be able to shrink."""

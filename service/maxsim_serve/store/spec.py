@@ -25,6 +25,7 @@ MAX_ID_BYTES = 1024
 """Longest document id, in bytes of UTF-8."""
 
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+_TIERS = ("auto", "gpu", "host")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _DIM_STEP, _DIM_MAX = 8, 1024
 
@@ -35,12 +36,14 @@ class CollectionSpec:
 
     `name`: 1 to 64 of `A-Z a-z 0-9 _ . -`, not starting with a dot. `dim`: a multiple of 8 from 16 to 1024.
     `dtype`: the stored form, float16, bfloat16 or float32. `normalize`: whether each row is L2-normalized.
+    `tier`: where its rows are to be resident, gpu, host or auto.
     """
 
     name: str
     dim: int
     dtype: str = "float16"
     normalize: bool = False
+    tier: str = "auto"
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -54,6 +57,8 @@ class CollectionSpec:
                 f"dim {self.dim}: must be a multiple of {_DIM_STEP} from {2 * _DIM_STEP} to {_DIM_MAX}",
                 param="dim",
             )
+        if self.tier not in _TIERS:
+            raise InvalidInput(f"tier {self.tier!r}: must be one of {', '.join(_TIERS)}", param="tier")
         if self.dtype not in _DTYPES:
             raise InvalidInput(f"dtype {self.dtype!r}: must be one of {', '.join(_DTYPES)}", param="dtype")
 
@@ -117,7 +122,7 @@ class Described:
 class CollectionInfo:
     """A collection and its size. `bytes` counts resident rows, `dead_bytes` those that compaction would free.
 
-    `generation` is the number of mutations so far.
+    `generation` is the number of mutations so far, `tier` (gpu or host) where the rows are now.
     """
 
     name: str
@@ -130,6 +135,7 @@ class CollectionInfo:
     dead_bytes: int
     segments: int
     generation: int
+    tier: str
 
 
 @dataclass(frozen=True, slots=True)

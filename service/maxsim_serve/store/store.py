@@ -1,7 +1,7 @@
 """The store: every collection under one data directory, one lock, one catalog and one memory budget."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -14,10 +14,12 @@ from .collection import Collection
 from .compact import Compactor
 from .loading import Progress, load
 from .lock import DirectoryLock
+from .planner import choose_tier
 from .resident import ResidentIndex
 from .segment import sync_directory
-from .space import Budget, full_disk_raises
+from .space import full_disk_raises
 from .spec import CollectionSpec, CompactReport
+from .tier import Tier, host_tier
 
 __all__ = ["Store"]
 
@@ -36,7 +38,8 @@ class Store:
         *,
         segment_bytes: int,
         compact_dead_share: float,
-        budget_bytes: int,
+        tiers: Mapping[str, Tier],
+        tier: str,
         metrics: Metrics,
     ) -> None:
         self._segments_directory = directory / "segments"
@@ -44,7 +47,8 @@ class Store:
         self._catalog = catalog
         self._segment_bytes = segment_bytes
         self._compact_dead_share = compact_dead_share
-        self._budget = Budget(budget_bytes)
+        self._tiers = tiers
+        self._default_tier = tier
         self._metrics = metrics
         self._collections: dict[str, Collection] = {}
         self._changing = threading.Lock()  # held while a collection is made or dropped
@@ -52,7 +56,8 @@ class Store:
         self._newest_segment = 0
         self._segment_ids = threading.Lock()
         self._compactor = Compactor(self._compactions)
-        metrics.store_capacity_bytes.labels("host").set(budget_bytes)
+        for name, one in tiers.items():
+            metrics.store_capacity_bytes.labels(name).set(one.budget.limit_bytes)
 
     @classmethod
     def open(
@@ -63,12 +68,16 @@ class Store:
         compact_dead_share: float,
         budget_bytes: int,
         metrics: Metrics,
+        tiers: Mapping[str, Tier] | None = None,
+        tier: str = "auto",
         on_progress: Progress | None = None,
     ) -> Self:
         """Lock the directory (made if need be), undo what a crash left half done, and load every document.
 
-        `segment_bytes`: size of a segment file. `compact_dead_share`: a full segment of which more than this
-        share (0 to 1) is dead is rewritten. `budget_bytes`: for resident token rows of all collections.
+        `segment_bytes`: size of a segment file. `compact_dead_share`: where more than this share (0 to 1)
+        of a collection's rows is dead, its emptiest segments are rewritten.
+        `budget_bytes`: for resident token rows in host memory.
+        `tiers`: where there is a GPU, both of `gpu_tiers`. `tier`: of collections that leave it to `auto`.
 
         Raises DirectoryInUse, OutOfSpace where what is stored does not fit the budget, and ServiceError
         (`store_damaged`) where the disk lost or changed something that was committed.
@@ -88,7 +97,8 @@ class Store:
                 catalog,
                 segment_bytes=segment_bytes,
                 compact_dead_share=compact_dead_share,
-                budget_bytes=budget_bytes,
+                tiers={"host": host_tier(budget_bytes)} if tiers is None else tiers,
+                tier=tier,
                 metrics=metrics,
             )
             store._recover(undo, on_progress)
@@ -100,11 +110,11 @@ class Store:
     @property
     def resident_bytes(self) -> int:
         """Token rows of all collections, dead ones included."""
-        return self._budget.used_bytes
+        return sum(tier.budget.used_bytes for tier in self._tiers.values())
 
     @property
     def budget_bytes(self) -> int:
-        return self._budget.limit_bytes
+        return sum(tier.budget.limit_bytes for tier in self._tiers.values())
 
     def create_collection(self, spec: CollectionSpec) -> Collection:
         """Make a collection, durably. One that exists is returned; where its spec is another: Conflict."""
@@ -112,9 +122,10 @@ class Store:
             self._require_open()
             there = self._collections.get(spec.name)
             if there is None:
+                arena = self._arena(spec, 0)
                 with self._catalog.transaction() as transaction:
                     key = transaction.create_collection(spec)
-                there = self._collection(key, spec, 0, self._arena(spec), ResidentIndex())
+                there = self._collection(key, spec, 0, arena, ResidentIndex(arena.table))
                 self._collections = {**self._collections, spec.name: there}
             elif there.spec != spec:
                 raise Conflict(
@@ -170,23 +181,31 @@ class Store:
                 path.unlink()
 
         found = []
+        targets: dict[int, tuple[Arena, dict[int, int], ResidentIndex]] = {}
         for key, spec, generation in self._catalog.collections():
-            arena = self._arena(spec)
-            undo.callback(arena.close)
             segments = {segment_id: rows for segment_id, owner, rows in committed if owner == key}
-            self._budget.take(sum(segments.values()) * spec.row_bytes)
-            arena.open(segments)
-            found.append((key, spec, generation, arena, ResidentIndex()))
-        load(self._catalog, {key: (arena, index) for key, _spec, _gen, arena, index in found}, on_progress)
-        for key, spec, generation, arena, index in found:
+            size_bytes = sum(segments.values()) * spec.row_bytes
+            arena = self._arena(spec, size_bytes)
+            undo.callback(arena.close)
+            arena.tier.budget.take(size_bytes)
+            targets[key] = (arena, arena.open(segments), ResidentIndex(arena.table))
+            found.append((key, spec, generation))
+        load(self._catalog, targets, on_progress)
+        for key, spec, generation in found:
+            arena, _first_rows, index = targets[key]
             self._collections[spec.name] = self._collection(key, spec, generation, arena, index)
 
-    def _arena(self, spec: CollectionSpec) -> Arena:
-        return Arena(self._segments_directory, spec, self._segment_bytes, self._new_segment_id)
+    def _asked_tier(self, spec: CollectionSpec) -> str:
+        return self._default_tier if spec.tier == "auto" else spec.tier
+
+    def _arena(self, spec: CollectionSpec, size_bytes: int) -> Arena:
+        table = choose_tier(self._asked_tier(spec), size_bytes, self._tiers).table(spec.dim, spec.torch_dtype)
+        return Arena(self._segments_directory, table, self._segment_bytes, self._new_segment_id)
 
     def _collection(
         self, key: int, spec: CollectionSpec, generation: int, arena: Arena, index: ResidentIndex
     ) -> Collection:
+        movable = self._asked_tier(spec) == "auto" and arena.tier.name == "gpu"
         return Collection(
             key,
             spec,
@@ -194,7 +213,7 @@ class Store:
             catalog=self._catalog,
             arena=arena,
             index=index,
-            budget=self._budget,
+            outgrown=self._tiers["host"] if movable else None,
             compact_dead_share=self._compact_dead_share,
             metrics=self._metrics,
             wake_compactor=self._compactor.wake,
@@ -218,4 +237,4 @@ def _closed() -> Draining:
 
 
 def _shape(spec: CollectionSpec) -> str:
-    return f"dim {spec.dim}, dtype {spec.dtype}, normalize {str(spec.normalize).lower()}"
+    return f"dim {spec.dim}, dtype {spec.dtype}, normalize {str(spec.normalize).lower()}, tier {spec.tier}"

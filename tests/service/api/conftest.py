@@ -20,6 +20,7 @@ from maxsim_serve.api import ApiDeps, Limits, build_api
 from maxsim_serve.encode import EncodeWorker
 from maxsim_serve.engine import Engine
 from maxsim_serve.metrics import Metrics
+from maxsim_serve.record import Observer
 from maxsim_serve.store import Store
 
 DIM = 16
@@ -93,6 +94,7 @@ def running(
     metrics_public: bool = True,
     invalid_documents: Any = "skip",
     is_ready: Callable[[], tuple[bool, str]] = lambda: (True, "ready"),
+    observers: Sequence[Observer] = (),
     **limits: Any,
 ) -> Iterator[Service]:
     metrics = Metrics()
@@ -126,6 +128,7 @@ def running(
             is_ready=is_ready,
             probe=partial(engine.probe, 5.0),
             describe=lambda: {"device": "cpu"},
+            observers=observers,
         )
         app = build_api(deps)
         runner = stack.enter_context(asyncio.Runner())

@@ -244,7 +244,7 @@ def test_every_answer_has_the_keys_its_schema_names(service):
 
 def test_while_the_store_loads_livez_answers_and_the_rest_says_what_is_going_on():
     async def ask(path: str) -> httpx.Response:
-        transport = httpx.ASGITransport(build_starting_api(Metrics()))
+        transport = httpx.ASGITransport(build_starting_api(Metrics(), metrics_open=True))
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
             return await client.get(path, headers={"x-request-id": "r1"})
 
@@ -256,3 +256,15 @@ def test_while_the_store_loads_livez_answers_and_the_rest_says_what_is_going_on(
         assert answer.headers["x-request-id"] == "r1"
         assert answer.json()["error"]["code"] == "starting"
         assert answer.json()["request_id"] == "r1"
+
+
+@pytest.mark.parametrize("metrics_open", [True, False])
+def test_while_the_store_loads_metrics_say_so_to_whom_may_see_them(metrics_open):
+    async def scrape() -> httpx.Response:
+        transport = httpx.ASGITransport(build_starting_api(Metrics(), metrics_open=metrics_open))
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            return await client.get("/metrics")
+
+    answer = asyncio.run(scrape())
+    assert answer.status_code == (200 if metrics_open else 503)
+    assert ("maxsim_ready 0.0" in answer.text) is metrics_open

@@ -128,7 +128,7 @@ def test_stored_candidates_are_ranked_as_the_reference_ranks_them(collection, qu
         "maxsim_kernel_launches_total",
         {"kernel": maxsim.plan(*[torch.zeros(1, DIM)] * 2).kernel, "dtype": "float16"},
     )
-    assert launches is not None and launches >= 2  # several segments
+    assert launches == 1  # over several segments
 
 
 def test_ids_that_are_not_stored_are_missing_and_never_ranked(collection, query, metrics):

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from maxsim_serve.store import lookup, resident
-from maxsim_serve.store.lookup import LENGTH, Lookup, Places
+from maxsim_serve.store.lookup import Lookup
 from maxsim_serve.store.resident import ResidentIndex
+from maxsim_serve.store.tier import host_tier
 
-TOKENS = {0: torch.zeros(1, 16), 7: torch.zeros(1, 16)}
 needs_compiled = pytest.mark.skipif(not lookup.compiled, reason="the look-up is not built")
 
 
@@ -17,7 +17,7 @@ needs_compiled = pytest.mark.skipif(not lookup.compiled, reason="the look-up is 
 )
 def index(request, monkeypatch):
     monkeypatch.setattr(resident, "compiled", request.param)
-    index = ResidentIndex()
+    index = ResidentIndex(host_tier(1 << 20).table(16, torch.float16))
     assert (index._lookup is not None) == request.param
     return index
 
@@ -25,7 +25,7 @@ def index(request, monkeypatch):
 def upsert(index, ids, segment=0, length=1):
     n = len(ids)
     numbers = np.arange(n)
-    index.upsert(ids, np.full(n, segment), numbers, np.full(n, length), numbers, TOKENS)
+    index.upsert(ids, np.full(n, segment), numbers, np.full(n, length), numbers, None)
 
 
 def found(index, ids):
@@ -70,7 +70,7 @@ def test_a_document_that_is_gone_is_missing_until_it_comes_again(index):
 def test_an_update_and_a_move_are_seen(index):
     upsert(index, ["a", "b"])
     upsert(index, ["b"], length=5)
-    index.move(["a"], np.array([7]), np.array([3]), TOKENS)
+    index.move(["a"], np.array([7]), np.array([3]), None)
     assert found(index, ["a", "b"]) == {0: (3, 1), 1: (0, 5)}
 
 
@@ -101,21 +101,10 @@ def test_ids_of_one_hash_are_told_apart():
     one = Lookup()
     one.enter(ids, 0)
     places = one.places([*reversed(ids), Clash("other")], ids, table)
-    np.testing.assert_array_equal(places.columns[:, :70], table[::-1].T)
-    assert places.columns[:, 70].tolist() == [0, 0, 0, 0]
-
-
-@needs_compiled
-@pytest.mark.parametrize("segments", [[], [3, 3, 3], [3, 3, 4], [4, 3, 3]], ids=str)
-def test_the_summary_is_that_of_the_columns(segments):
-    ids = [str(i) for i in range(len(segments))]
-    table = np.ones((1024, 4), np.int64)
-    table[: len(ids), 0] = segments
-    table[: len(ids), LENGTH] = [5, 0, 2][: len(ids)]
-    one = Lookup()
-    one.enter(ids, 0)
-    places = one.places([*ids, "x"], ids, table)
-    assert places[1:] == Places.of(places.columns)[1:]
+    np.testing.assert_array_equal(places.starts[:70], table[::-1, 1])
+    np.testing.assert_array_equal(places.lengths[:70], table[::-1, 2])
+    assert (places.starts[70], places.lengths[70]) == (0, 0)
+    assert (places.found, places.tokens) == (70, table[:, 2].sum())
 
 
 @needs_compiled

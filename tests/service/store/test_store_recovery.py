@@ -167,7 +167,7 @@ def test_a_catalog_of_another_version_is_refused(open_store, tmp_path):
     store = open_store()
     store._catalog._writer.execute("PRAGMA user_version = 99")
     store.close()
-    with pytest.raises(ServiceError, match="version 99; this release reads version 1"):
+    with pytest.raises(ServiceError, match="version 99; this release reads version 2"):
         open_store()
 
 

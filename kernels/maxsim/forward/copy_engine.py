@@ -1,0 +1,40 @@
+"""What the kernels written for Hopper share: how the copy engine is told of a table, and reductions.
+
+The reductions are those of `rowsum`, spelled in Gluon, which cannot call Triton's.
+"""
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from maxsim.forward.launch import Box
+from maxsim.rows import Side
+
+__all__ = ["box", "max_or_nan", "sum_rows"]
+
+_LAYOUT = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+
+
+def box(side: Side, rows: int, columns: int) -> Box:
+    """Boxes of rows × columns of a row table, zeros past its edges."""
+    shape, strides = (side.table_rows, side.tokens.shape[-1]), (side.row_stride, 1)
+    return Box(side.tokens, shape, strides, (rows, columns), _LAYOUT)
+
+
+@gluon.jit
+def max_or_nan(a, b):
+    """The larger of two; NaN if either is."""
+    return gl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@gluon.jit
+def sum_rows(maxima, BLOCKS: gl.constexpr, ROWS: gl.constexpr):
+    """As rowsum.sum_rows, in the same order: float64 [BLOCKS]. ROWS is 32 or 64."""
+    total = maxima.to(gl.float64)
+    if ROWS >= 64:
+        total = gl.sum(total.reshape([BLOCKS * 32, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 16, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 8, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 4, 2]), axis=1)
+    total = gl.sum(total.reshape([BLOCKS * 2, 2]), axis=1)
+    return gl.sum(total.reshape([BLOCKS, 2]), axis=1)

@@ -1,0 +1,221 @@
+"""MaxSim for queries of few rows on Hopper: the copy engine reads the documents, and is asked first.
+
+As `short_query`, with which it shares bits, but a program's first document tiles are under way before
+anything waits for the query, a tile costs one thread two instructions to ask for, and a slot of the ring
+is asked for again as soon as its tile lies in registers. Where there are many pairs a program takes two,
+one after the other: it reads the query once, and the second document while it is busy with the first.
+"""
+
+import triton.language as tl
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from maxsim.forward.arguments import absent, flag, given
+from maxsim.forward.choose import Choice
+from maxsim.forward.copy_engine import box, max_or_nan, sum_rows
+from maxsim.forward.launch import Kernel
+from maxsim.rows import Side
+
+__all__ = ["KERNEL", "launch", "short_query_hopper"]
+
+LONGEST = (1 << 31) - 1
+
+_RUNTIME = [
+    "q_item", "q_rows", "q_ragged", "q_masked", "x_item", "x_rows", "x_ragged",
+    "queries", "documents", "listed", "cells", "segments", "span", "maxima_stride",
+]  # fmt: skip
+_TENSORS = [
+    "Q_START", "Q_LENGTH", "Q_MASK", "X_START", "X_LENGTH", "X_MASK", "Q_INDEX", "X_INDEX", "OUT", "ROWMAX",
+]  # fmt: skip
+
+
+@gluon.jit
+def _up_to_last(X_MASK, start, count, WARPS: gl.constexpr):
+    """How many of `count` tokens there are up to the last one that is active: padding is not read."""
+    lanes: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
+    token = gl.arange(0, 128 * WARPS, lanes)
+    last = 0
+    for first in range(0, count, 128 * WARPS):
+        active = gl.load(X_MASK + start + first + token, mask=first + token < count, other=False)
+        last = gl.maximum(last, gl.max(gl.where(active, first + token + 1, 0), axis=0))
+    return last
+
+
+@gluon.jit
+def _look_up(cell, there, where, MASKED: gl.constexpr, WARPS: gl.constexpr):
+    """A cell's query, whether its indices are in range, and its document's tokens: their first row, their
+    first mask, their number. Of a segment, `span` tokens at the most."""
+    Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed, rest = where
+    X_MASK, segments, span = rest
+    pair, segment = cell, 0
+    if segments > 1:
+        pair, segment = cell // segments, cell % segments
+    qi = gl.load(Q_INDEX + pair, mask=there & (listed != 0), other=0)
+    di = gl.load(X_INDEX + pair, mask=there & (listed != 0), other=0)
+    di = gl.where(listed != 0, di, pair.to(gl.int64))
+    inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
+    qi, di = gl.where(inside, qi, 0), gl.where(inside, di, 0)
+    row = gl.load(X_START + di, mask=there & (x_ragged != 0), other=0) + di * x_item
+    count = (gl.load(X_LENGTH + di, mask=there & (x_ragged != 0), other=0) + x_rows).to(gl.int32)
+    mask_start = gl.where(x_ragged != 0, row, di * x_rows)
+    if MASKED:
+        count = _up_to_last(X_MASK, mask_start, gl.where(there, count, 0), WARPS)
+    low = gl.minimum(segment * span, count)
+    return qi, inside, row.to(gl.int32) + low, mask_start + low, gl.minimum(count - low, span)
+
+
+@gluon.jit
+def _query(qi, left):
+    """First row and number of rows of a query, and where its mask begins."""
+    Q_START, Q_LENGTH, q_item, q_rows, q_ragged = left
+    first = gl.load(Q_START + qi, mask=q_ragged != 0, other=0) + qi * q_item
+    count = gl.load(Q_LENGTH + qi, mask=q_ragged != 0, other=0) + q_rows
+    return first.to(gl.int32), count.to(gl.int32), gl.where(q_ragged != 0, first, qi * q_rows)
+
+
+@gluon.jit
+def _ask(desc, row, ready, target):
+    """Let the copy engine bring a box of rows; `ready` completes when it is there."""
+    mbarrier.expect(ready, desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(desc, [row, 0], ready, target)
+
+
+@gluon.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_TENSORS)
+def short_query_hopper(
+    q_desc, x_desc, Q_START, Q_LENGTH, Q_MASK, X_START, X_LENGTH, X_MASK, Q_INDEX, X_INDEX, OUT, ROWMAX,
+    q_item: tl.int64, q_rows: tl.int64, q_ragged: tl.int32, q_masked: tl.int32,
+    x_item: tl.int64, x_rows: tl.int64, x_ragged: tl.int32,
+    queries: tl.int32, documents: tl.int32, listed: tl.int32, cells: tl.int32, segments: tl.int32,
+    span: tl.int32, maxima_stride: tl.int32,
+    D: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, PAIRS: gl.constexpr,
+    WARPS: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """q_desc, x_desc: boxes [BQ, D] and [BD, D] of packed rows. Grid (⌈cells / PAIRS⌉,).
+
+    A cell is a pair, or a segment of `span` tokens of its document, whole tiles. With one segment the scores
+    go to OUT [cells], else row maxima to ROWMAX [cells, maxima_stride].
+    """
+    where = (
+        Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed,
+        (X_MASK, segments, span),
+    )  # fmt: skip
+    left = (Q_START, Q_LENGTH, q_item, q_rows, q_ragged)
+    mma: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[2, 0], warps_per_cta=[WARPS, 1], instr_shape=[16, 8]
+    )
+    tokens_in: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
+    query_in: gl.constexpr = gl.DotOperandLayout(1, mma, 2)
+    ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BD, D], x_desc.layout)
+    q_tile = gl.allocate_shared_memory(q_desc.dtype, [BQ, D], q_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    q_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    first = gl.program_id(0) * PAIRS
+    last = gl.minimum(first + PAIRS, cells)
+    qi, inside, x_row, x_mask, count = _look_up(first, True, where, MASKED, WARPS)
+    q_first, q_count, q_mask = _query(qi, left)
+    mbarrier.init(q_ready, count=1)
+    for slot in gl.static_range(STAGES):
+        mbarrier.init(full.index(slot), count=1)
+    # The copy engine must see the barriers as initialized.
+    fence_async_shared()
+    _ask(q_desc, q_first, q_ready, q_tile)
+    # The second pair of the program. Looked up ahead, since its tiles are asked for ahead.
+    qj, also_inside, next_row, next_mask, next_count = qi, inside, x_row, x_mask, count
+    if PAIRS == 2:
+        qj, also_inside, next_row, next_mask, next_count = _look_up(
+            first + 1, first + 1 < last, where, MASKED, WARPS
+        )
+    # The next tile to ask for: tokens from `ask` on of cell `wanted`, whose document has `ask_count` from
+    # row `ask_row` on. Rows past the end of a document are its neighbour's, and past the store's end zeros:
+    # they are copied, and masked before the maximum. An empty document is a tile of such.
+    wanted, ask, ask_row, ask_count = first, 0, x_row, count
+    for slot in range(STAGES):
+        if wanted < last:
+            _ask(x_desc, ask_row + ask, full.index(slot), ring.index(slot))
+            ask += BD
+            if ask >= ask_count:
+                wanted, ask, ask_row, ask_count = wanted + 1, 0, next_row, next_count
+    mbarrier.wait(q_ready, 0)
+    query = q_tile.permute((1, 0)).load(query_in)  # [D, BQ]
+    token, row = gl.arange(0, BD, gl.SliceLayout(1, mma)), gl.arange(0, BQ, gl.SliceLayout(0, mma))
+    slot, phase = 0, 0
+    for cell in range(first, last):
+        best = gl.full([BD, BQ], float("-inf"), gl.float32, mma)
+        for tile in range(0, gl.maximum(count, 1), BD):
+            live = token < count - tile
+            if MASKED:
+                # Asked for here, used after the products.
+                live = gl.load(X_MASK + x_mask + tile + token, mask=live, other=False)
+            mbarrier.wait(full.index(slot), phase)
+            tokens = ring.index(slot).load(tokens_in)  # [BD, D]
+            if wanted < last:
+                # Every warp has its part of the tile: the slot may be filled again.
+                gl.thread_barrier()
+                _ask(x_desc, ask_row + ask, full.index(slot), ring.index(slot))
+                ask += BD
+                if ask >= ask_count:
+                    wanted, ask, ask_row, ask_count = wanted + 1, 0, next_row, next_count
+            products = mma_v2(tokens, query, gl.zeros([BD, BQ], gl.float32, mma))
+            if MASKED or tile + BD > count:
+                products = gl.where(live[:, None], products, float("-inf"))
+            best = max_or_nan(best, products)
+            slot += 1
+            if slot == STAGES:
+                slot, phase = 0, phase ^ 1
+        highest = gl.reduce(best, 0, max_or_nan)
+        if segments == 1:
+            there = row < q_count
+            there &= gl.load(Q_MASK + q_mask + row, mask=there & (q_masked != 0), other=1) != 0
+            total = sum_rows(gl.where(there, highest, 0.0), 1, BQ)
+            gl.store(OUT + cell + gl.arange(0, 1, total.type.layout),
+                     gl.where(inside, total.to(gl.float32), float("nan")))  # fmt: skip
+        else:
+            gl.store(ROWMAX + gl.cast(cell, gl.int64) * maxima_stride + row, highest)
+        if PAIRS == 2:
+            inside, x_mask, count = also_inside, next_mask, next_count
+            if (qj != qi) & (cell + 1 < last):
+                # All warps have read the first query: they have met since.
+                qi = qj
+                q_first, q_count, q_mask = _query(qi, left)
+                _ask(q_desc, q_first, q_ready, q_tile)
+                mbarrier.wait(q_ready, 1)
+                query = q_tile.permute((1, 0)).load(query_in)
+
+
+KERNEL = Kernel(short_query_hopper, tensors=slice(2, 12))
+
+
+def launch(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
+           scores: Tensor, maxima: Tensor) -> None:  # fmt: skip
+    """Fill scores, or maxima [pairs, segments, query_rows] where the choice has several segments."""
+    config, device, cells = choice.config, right.tokens.device, scores.numel() * choice.segments
+    index, mask = absent(device)
+    masked = right.mask is not None
+    arguments = (
+        box(left, config.query_rows, config.columns), box(right, config.tokens, config.columns),
+        given(left.starts, index), given(left.lengths, index), given(left.mask, mask),
+        given(right.starts, index), given(right.lengths, index), given(right.mask, mask),
+        given(query_index, index), given(document_index, index), scores, maxima,
+        left.item_step, left.length, flag(left.starts), flag(left.mask),
+        right.item_step, right.length, flag(right.starts),
+        left.items, right.items, flag(query_index), cells, choice.segments, _span(choice, right),
+        config.query_rows,
+    )  # fmt: skip
+
+    def constants() -> tuple[int, ...]:
+        shape = (config.columns, config.query_rows, config.tokens)
+        return *shape, config.stages, config.pairs, config.options.num_warps, masked
+
+    key = (config.key, left.tokens.dtype, masked)
+    KERNEL.launch(-(-cells // config.pairs), key, arguments, constants, config.options, device)
+
+
+def _span(choice: Choice, right: Side) -> int:
+    """Tokens of a segment, whole tiles: no limit where a document is one."""
+    if choice.segments == 1:
+        return LONGEST
+    tokens = choice.config.tokens
+    return -(-(right.longest or 1) // (choice.segments * tokens)) * tokens
