@@ -9,7 +9,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,21 @@ import maxsim
 from . import __version__
 from .api import ApiDeps, Limits, build_api, build_starting_api
 from .encode import EncodeWorker, load
-from .engine import Engine, Scorer, choose_device, make_scorer, use_kernel_cache, warm_up
+from .engine import (
+    WORKSPACE_BYTES,
+    Engine,
+    Scorer,
+    choose_device,
+    make_scorer,
+    use_kernel_cache,
+    warm_up,
+)
 from .errors import DeviceLost
 from .log import RequestLog
 from .metrics import Metrics
 from .record import Observer
 from .settings import Settings
-from .store import Store, Tier, gpu_tiers, plan_gpu
+from .store import Store, gpu_tiers, plan_gpu
 from .tracing import Tracer
 
 __all__ = ["Service"]
@@ -37,9 +45,6 @@ __all__ = ["Service"]
 _log = logging.getLogger(__name__)
 
 _GC_THRESHOLD = 50_000
-
-# Of a GPU: the compiled kernels, maxima of long queries, scores, and what the allocator keeps.
-_WORKSPACE_BYTES = 2 << 30
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,13 @@ class Service:
         self._device = choose_device(settings.device)
         use_kernel_cache(settings.kernel_cache_dir)
         self._metrics = Metrics()
-        self._metrics.deadline.set(settings.deadline_s)
-        self._tracer = Tracer(settings.otlp_endpoint, __version__) if settings.otlp_endpoint else None
         self._metrics.device_fallback.set(self._device.fallback)
         _log.log(
             logging.WARNING if self._device.fallback else logging.INFO,
             "scoring on %s (%s)", self._device.device, self._device.reason,
         )  # fmt: skip
+        self._metrics.deadline.set(settings.deadline_s)
+        self._tracer = Tracer(settings.otlp_endpoint, __version__) if settings.otlp_endpoint else None
         self._on_failure = on_failure
         self._starting = build_starting_api(
             self._metrics, metrics_open=settings.api_key is None or settings.metrics_public
@@ -144,6 +149,23 @@ class Service:
         settings = self._settings
         torch.set_num_threads(settings.threads or len(os.sched_getaffinity(0)))
         budget_bytes = settings.host_budget_bytes or int(0.7 * _memory_bytes())
+        device = self._device.device
+        tiers = None
+        if device.type == "cuda":
+            free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+            plan = plan_gpu(
+                total_bytes=total_bytes,
+                free_bytes=free_bytes,
+                budget_bytes=settings.gpu_budget_bytes,
+                workspace_bytes=WORKSPACE_BYTES,
+                encoder_bytes=0,  # encoders run on the CPU
+            )
+            tiers = gpu_tiers(
+                device,
+                host_budget_bytes=budget_bytes,
+                gpu_budget_bytes=plan.store_bytes,
+                segment_bytes=settings.segment_bytes,
+            )
         with tqdm(unit="B", unit_scale=True, desc="load", disable=None, leave=False) as bar:
 
             def show(loaded_bytes: int, total_bytes: int) -> None:
@@ -155,7 +177,7 @@ class Service:
                 segment_bytes=settings.segment_bytes,
                 compact_dead_share=settings.compact_dead_share,
                 budget_bytes=budget_bytes,
-                tiers=self._tiers(budget_bytes),
+                tiers=tiers,
                 tier=settings.tier,
                 metrics=self._metrics,
                 on_progress=show,
@@ -163,34 +185,13 @@ class Service:
         try:
             encoder = load(settings.encoder)
             specs = [collection.spec for collection in store.collections()]
-            device = self._device.device
-            scorer = make_scorer(device, settings.query_dtype, self._metrics)
+            store_bytes = tiers["gpu"].memory.size_bytes if tiers is not None else 0
+            scorer = make_scorer(device, settings.query_dtype, store_bytes, self._metrics)
             warm_up(device, {(spec.dim, spec.torch_dtype) for spec in specs}, self._metrics)
         except BaseException:
             store.close()
             raise
         return store, None if encoder is None else EncodeWorker(encoder, self._metrics), scorer
-
-    def _tiers(self, host_budget_bytes: int) -> Mapping[str, Tier] | None:
-        """Both tiers of a GPU, planned before either takes any memory; None without one."""
-        device, settings = self._device.device, self._settings
-        if device.type != "cuda":
-            return None
-        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-        plan = plan_gpu(
-            total_bytes=total_bytes,
-            free_bytes=free_bytes,
-            budget_bytes=settings.gpu_budget_bytes,
-            workspace_bytes=_WORKSPACE_BYTES,
-            encoder_bytes=0,  # encoders run on the CPU
-        )
-        self._metrics.gpu_memory.labels("store").set(plan.store_bytes)
-        return gpu_tiers(
-            device,
-            host_budget_bytes=host_budget_bytes,
-            gpu_budget_bytes=plan.store_bytes,
-            segment_bytes=settings.segment_bytes,
-        )
 
     async def _close(self) -> None:
         if self._opening is not None:

@@ -142,7 +142,7 @@ def _summed(choice: Choice, left: Side, right: Side, query_index: Tensor | None,
     # Strides of 0 and 1 would say that no sums are wanted.
     sums = torch.empty(batch, max(blocks * left.items, 2), dtype=torch.float64, device=device)
     index, dependent = absent(device)[0], hopper_or_newer(device)
-    constants = (16, 16, dependent)
+    constants = (8, 16, dependent)
     for first in range(0, columns, batch):
         cells = sums[: min(batch, columns - first)]
         _hopper(choice, left, right, document_index, cells, scores, first, rows, sum_rows, cells.shape[1])

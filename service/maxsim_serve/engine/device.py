@@ -20,12 +20,15 @@ from .gpu import GpuScorer
 from .scorer import Scorer
 from .worklist import CpuScorer
 
-__all__ = ["Device", "choose_device", "make_scorer", "use_kernel_cache", "warm_up"]
+__all__ = ["WORKSPACE_BYTES", "Device", "choose_device", "make_scorer", "use_kernel_cache", "warm_up"]
 
 _log = logging.getLogger(__name__)
 
 # What is compiled for before anything is stored: most models' width, and the probe's and inline documents'.
 _DEFAULT_KINDS = ((128, torch.float16), (128, torch.float32))
+
+WORKSPACE_BYTES = 2 << 30
+"""What a batch may need beside the store: its upload, partial maxima, scores."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +65,21 @@ def _missing() -> str | None:
     return None
 
 
-def make_scorer(device: torch.device, query_dtype: Literal["stored", "float32"], metrics: Metrics) -> Scorer:
-    """What scores on this device; on a GPU, its memory is shown in the metrics from now on."""
+def make_scorer(
+    device: torch.device, query_dtype: Literal["stored", "float32"], store_bytes: int, metrics: Metrics
+) -> Scorer:
+    """What scores on this device; on a GPU, its memory is shown in the metrics from now on.
+
+    `store_bytes` are those that the store has taken on the device, through PyTorch's allocator.
+    """
     if device.type == "cpu":
         return CpuScorer()
     scorer = GpuScorer(device, query_dtype)
     metrics.gpu_memory_total.set(torch.cuda.mem_get_info(device)[1])
+    metrics.gpu_memory.labels("store").set(store_bytes)
     metrics.gpu_memory.labels("staging").set_function(lambda: float(scorer.staging_bytes))
     metrics.gpu_memory.labels("workspace").set_function(
-        lambda: float(torch.cuda.memory_reserved(device) - scorer.staging_bytes)
+        lambda: float(torch.cuda.memory_reserved(device) - scorer.staging_bytes - store_bytes)
     )
     metrics.gpu_memory.labels("other").set_function(lambda: float(_outside_bytes(device)))
     return scorer

@@ -23,7 +23,6 @@ from .spec import (
     StoredDocument,
 )
 from .store import Store
-from .tier import Tier
 
 __all__ = [
     "MAX_ID_BYTES",
@@ -43,7 +42,6 @@ __all__ = [
     "Snapshot",
     "Store",
     "StoredDocument",
-    "Tier",
     "checked_vectors",
     "gpu_tiers",
     "normalized",

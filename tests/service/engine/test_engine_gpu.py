@@ -59,7 +59,7 @@ def make_rows(device: torch.device, dtype: torch.dtype, documents: int = 4000) -
 def serve(device: torch.device, body: Callable[[Engine], object], query_dtype: str = "stored") -> Metrics:
     metrics = Metrics()
     warm_up(device, [(DIM, torch.float16), (DIM, torch.bfloat16)], metrics)
-    scorer = make_scorer(device, query_dtype, metrics)  # type: ignore[arg-type]
+    scorer = make_scorer(device, query_dtype, 0, metrics)  # type: ignore[arg-type]
 
     async def run() -> None:
         engine = Engine(
