@@ -15,9 +15,10 @@ from torch import Tensor
 
 from maxsim.errors import DTypeError, ShapeError
 
-__all__ = ["TopK", "by_keys", "order", "top_k"]
+__all__ = ["FEW", "TopK", "by_keys", "order", "top_k"]
 
 SORTED_WHOLE = 16_384
+# A power of two: what `block_top_k` keeps of each block.
 FEW = 128
 
 

@@ -11,11 +11,13 @@ import triton.language as tl
 from torch import Tensor
 
 from maxsim.forward.launch import INTERPRETED, Kernel, Options
+from maxsim.topk import FEW
 
 __all__ = ["MOST", "best_keys", "positions", "warm"]
 
-# Best of a block; what asks for more is sorted elsewhere. The interpreter sees several blocks sooner.
-MOST = 128
+# Best of a block; what asks for more is sorted elsewhere.
+MOST = FEW
+# The interpreter sees several blocks sooner.
 BLOCK = 256 if INTERPRETED else 2048
 
 _RUNTIME = ["count", "blocks", "wanted"]
