@@ -28,7 +28,7 @@ class Ranking:
 
     `positions` int64 `[k]` are places in the request (or in the collection), `scores` fp32 `[k]` raw MaxSim.
     `ids` stands where the request named none. `timings_s` maps a stage to seconds; `kernel` is the time of
-    the whole work list that the request was part of.
+    the whole work list that the request was part of, `engine` all from the look-up to this ranking.
     """
 
     positions: NDArray[np.int64]

@@ -32,14 +32,15 @@ class Best(NamedTuple):
 class Scored:
     """`results[i]` of request i: all scores fp32 `[count_i]`, −∞ where missing, or the best already picked.
 
-    `launches` are (kernel, dtype). `stages_s` are seconds of the whole batch, `kernel` among them;
-    `moved_bytes` are those copied to the device (`up`) and back (`down`).
+    `launches` are (kernel, dtype of the documents). `stages_s` are seconds of the whole batch, `kernel` among
+    them; `moved_bytes` are those copied to the device (`up`) and back (`down`); `graphs` were replayed.
     """
 
     results: Sequence[NDArray[np.float32] | Best]
-    launches: Sequence[tuple[str, str]]
+    launches: Sequence[tuple[str, torch.dtype]]
     stages_s: dict[str, float]
     moved_bytes: dict[str, int] = field(default_factory=dict)
+    graphs: int = 0
 
 
 class Launched(Protocol):

@@ -66,7 +66,7 @@ def _score(requests: Sequence[Request]) -> Scored:
         ragged = maxsim.Ragged.from_list([requests[number].query for number, _ in members])
         of_query = torch.from_numpy(np.repeat(np.arange(len(parts)), counts))
         scores = maxsim.score_pairs(ragged, documents, of_query, torch.arange(len(of_query)))
-        launches.append((_kernel(tokens.dtype), str(tokens.dtype).removeprefix("torch.")))
+        launches.append((_kernel(tokens.dtype), tokens.dtype))
         for (number, part), chunk in zip(members, torch.split(scores, counts), strict=True):
             pieces[number].append((part, chunk.numpy()))
     results = [by_position(r.resolved.count, of) for r, of in zip(requests, pieces, strict=True)]
