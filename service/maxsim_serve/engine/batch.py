@@ -50,12 +50,12 @@ class _Work(NamedTuple):
     longest: tuple[int, int]
 
 
-def query_dtype(query: torch.Tensor, stored: torch.dtype, keep_float32: bool) -> torch.dtype:
+def query_dtype(query: NDArray[np.generic], stored: torch.dtype, keep_float32: bool) -> torch.dtype:
     """What a query is rounded to for documents of a dtype; one that float16 cannot hold is kept."""
     if keep_float32 or stored == torch.float32:
         return torch.float32
-    if stored == torch.float16:
-        rows = query.numpy().reshape(-1)
+    if stored == torch.float16 and query.dtype != np.float16:
+        rows = query.reshape(-1)
         # A sum of squares bounds every value, and takes one pass.
         if not rows.dot(rows) <= _LARGEST_FLOAT16**2 and np.abs(rows).max(initial=0.0) > _LARGEST_FLOAT16:
             return torch.float32
@@ -138,11 +138,11 @@ class Lane:
         return _Work(
             members,
             tokens,
-            layout.add(joined(queries), key.query_dtype),
+            layout.add(torch.from_numpy(joined(queries)), key.query_dtype),
             query_spans,
             (
-                layout.add(starts, torch.int64),
-                layout.add(lengths, torch.int64),
+                layout.add(torch.from_numpy(starts), torch.int64),
+                layout.add(torch.from_numpy(lengths), torch.int64),
                 layout.add(torch.from_numpy(of_query), torch.int64),
             ),
             (int(query_lengths.max()), int(lengths.max()) if len(lengths) else 0),
@@ -193,7 +193,7 @@ class _Flight:
         for work in self._works:
             if _picks(work, self._requests):
                 (number, part), values, indices = work.members[0], next(arrays), next(arrays)
-                results[number] = Best(part.positions.numpy()[indices], values.copy())  # type: ignore[arg-type]
+                results[number] = Best(part.positions[indices], values.copy())  # type: ignore[arg-type]
                 continue
             # A copy: the buffer is another batch's next, and a ranking may outlive that.
             scores = next(arrays).copy()
@@ -239,12 +239,12 @@ def _tokens(work: _Work, upload: Upload) -> torch.Tensor:
 
 
 def _packed(
-    tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens: torch.Tensor, starts: NDArray[np.int64], lengths: NDArray[np.int64]
+) -> tuple[torch.Tensor, NDArray[np.int64]]:
     """Rows that the device cannot read → (those asked for, packed; where each document begins)."""
-    ends = lengths.cumsum(0)
+    ends = lengths.cumsum()
     packed_starts = ends - lengths
-    if torch.equal(starts, packed_starts):
+    if np.array_equal(starts, packed_starts):
         return tokens[: int(ends[-1])], packed_starts
     spans = zip(starts.tolist(), lengths.tolist(), strict=True)
     return torch.cat([tokens[start : start + length] for start, length in spans]), packed_starts

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import maxsim
 
@@ -59,9 +61,9 @@ class GpuScorer:
             self._free.append(slot)
             raise
 
-    def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         explained = maxsim.explain(
-            query.to(self.device, self._rounded(query, rows.dtype)), rows.to(self.device)
+            torch.from_numpy(query).to(self.device, self._rounded(query, rows.dtype)), rows.to(self.device)
         )
         return explained.tokens.cpu(), explained.similarities.cpu()
 
@@ -69,7 +71,7 @@ class GpuScorer:
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
-    def _rounded(self, query: torch.Tensor, stored: torch.dtype) -> torch.dtype:
+    def _rounded(self, query: NDArray[np.generic], stored: torch.dtype) -> torch.dtype:
         return query_dtype(query, stored, self._keep_float32)
 
 

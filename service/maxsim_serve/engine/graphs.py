@@ -10,7 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import maxsim
 
@@ -29,6 +31,10 @@ _KEPT = 64
 # int64 numbers between the query's rows and the documents' spans.
 _HEAD, _QUERY_LENGTH = 4, 2
 _MARKS = ("upload", "kernel", "download")
+
+
+Rounding = Callable[[NDArray[np.generic], torch.dtype], torch.dtype]
+"""The dtype that a query takes for documents of another."""
 
 
 class _Key(NamedTuple):
@@ -62,13 +68,8 @@ class Graphs:
         """Device memory that the graphs upload to."""
         return sum(graph.device_bytes for graphs in self._graphs.values() for graph in graphs)
 
-    def launch(
-        self, request: Request, rounded: Callable[[torch.Tensor, torch.dtype], torch.dtype], slot: int
-    ) -> "_Flight | None":
-        """Enqueue the request, or None where there is no graph for its kind yet, or none can be.
-
-        `rounded` says which dtype a query takes for documents of another.
-        """
+    def launch(self, request: Request, rounded: Rounding, slot: int) -> "_Flight | None":
+        """Enqueue the request, or None where there is no graph for its kind yet, or none can be."""
         started = time.perf_counter()
         key = _key(request, rounded)
         if key is None:
@@ -94,7 +95,7 @@ class Graphs:
         return _Graph(key, request.resolved.parts[0].tokens, self._device, self._stream, self._pool)
 
 
-def _key(request: Request, rounded: Callable[[torch.Tensor, torch.dtype], torch.dtype]) -> _Key | None:
+def _key(request: Request, rounded: Rounding) -> _Key | None:
     parts = request.resolved.parts
     if len(parts) != 1:
         return None
@@ -103,7 +104,7 @@ def _key(request: Request, rounded: Callable[[torch.Tensor, torch.dtype], torch.
     pairs = next((most for most in _PAIRS if count <= most), None)
     if pairs is None or not tokens.is_cuda:
         return None
-    longest = (1 << max(_LONGEST_BITS, int(part.lengths.numpy().max()).bit_length())) - 1
+    longest = (1 << max(_LONGEST_BITS, int(part.lengths.max()).bit_length())) - 1
     rows = next((most for most in _SHARED_ROWS if rows <= most), rows)
     query_dtype = rounded(request.query, tokens.dtype)
     return _Key(tokens.data_ptr(), tokens.dtype, tokens.shape[1], query_dtype, rows, pairs, longest)
@@ -131,6 +132,9 @@ class _Graph:
         down = torch.empty(key.pairs, dtype=torch.float32, pin_memory=True)
         self.device_bytes = size_bytes
         self._query = up[:query_bytes].view(key.query_dtype).view(key.rows, key.dim)
+        # NumPy has no bfloat16: its numbers match no query's dtype.
+        numbers = torch.int16 if key.query_dtype == torch.bfloat16 else key.query_dtype
+        self._numpy_query = self._query.view(numbers).numpy()
         spans = up[query_bytes:].view(torch.int64).numpy()
         self._query_length = spans[_QUERY_LENGTH:_HEAD]
         self._starts, self._lengths = spans[_HEAD:].reshape(2, -1)
@@ -164,10 +168,14 @@ class _Graph:
     def launch(self, request: Request, started: float) -> "_Flight":
         (part,) = request.resolved.parts
         count = len(part.positions)
-        self._query[: len(request.query)].copy_(request.query)
-        self._query_length[0] = len(request.query)
-        self._starts[:count] = part.starts.numpy()
-        self._lengths[:count] = part.lengths.numpy()
+        query = request.query
+        if query.dtype == self._numpy_query.dtype:
+            self._numpy_query[: len(query)] = query
+        else:
+            self._query[: len(query)].copy_(torch.from_numpy(query))
+        self._query_length[0] = len(query)
+        self._starts[:count] = part.starts
+        self._lengths[:count] = part.lengths
         self._lengths[count : self._filled] = 0
         self._filled = count
         self._graph.replay()

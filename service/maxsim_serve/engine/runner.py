@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import maxsim
@@ -258,7 +257,7 @@ def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: 
 
 
 def _explain(
-    query: torch.Tensor, resolved: Resolved, positions: Sequence[int], scorer: Scorer
+    query: NDArray[np.generic], resolved: Resolved, positions: Sequence[int], scorer: Scorer
 ) -> list[Explanation]:
     spans = {}
     wanted = set(positions)

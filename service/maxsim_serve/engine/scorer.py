@@ -14,9 +14,9 @@ __all__ = ["Best", "Launched", "Request", "Scored", "Scorer"]
 
 
 class Request(NamedTuple):
-    """A query `[Lq, dim]` fp32 in host memory, its candidates, and how many of the best are wanted."""
+    """A query `[Lq, dim]` fp32 or fp16, its candidates, and how many of the best are wanted."""
 
-    query: torch.Tensor
+    query: NDArray[np.generic]
     resolved: Resolved
     wanted: int
 
@@ -64,7 +64,7 @@ class Scorer(Protocol):
 
     def launch(self, requests: Sequence[Request]) -> Launched: ...
 
-    def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Per row of a query the winning row of a document's `rows` and its similarity, in host memory."""
 
     def release(self) -> None:
