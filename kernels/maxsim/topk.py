@@ -18,7 +18,9 @@ from maxsim.errors import DTypeError, ShapeError
 try:
     from maxsim import _order
 except ImportError:
-    _order = None
+    compiled = False
+else:
+    compiled = True
 
 __all__ = ["FEW", "TopK", "by_keys", "order", "top_k"]
 
@@ -65,7 +67,7 @@ def order(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Positions [k] of the k best of scores [N], k ≤ N, in the order of `top_k`; no tensor for a few."""
     if len(scores) > SORTED_WHOLE:
         return _best(torch.from_numpy(scores), k).numpy()
-    if _order is None:
+    if not compiled:
         # One stable sort; NumPy puts NaN last by itself.
         return (-scores).argsort(kind="stable")[:k]
     positions = np.empty(k, np.int64)

@@ -27,7 +27,8 @@ class Ranking:
 
     `positions` int64 `[k]` are places in the request (or in the collection), `scores` fp32 `[k]` raw MaxSim.
     `ids` stands where the request named none. `timings_s` maps a stage to seconds; `kernel` is the time of
-    the whole work list that the request was part of, `engine` all from the look-up to this ranking.
+    the whole work list that the request was part of. `engine_s` is from the look-up of
+    the candidates to this ranking, waits for the rest of a batch among it.
     """
 
     positions: NDArray[np.int64]
@@ -38,6 +39,7 @@ class Ranking:
     document_tokens: int
     timings_s: dict[str, float]
     kernel: str
+    engine_s: float
     explanations: Sequence[Explanation] | None = None
 
 

@@ -250,8 +250,9 @@ def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: 
         missing=resolved.missing,
         candidates=resolved.count,
         document_tokens=resolved.tokens,
-        timings_s=work.timings_s | {"engine": ended - work.taken},
+        timings_s=work.timings_s,
         kernel=kernel,
+        engine_s=ended - work.taken,
         explanations=explanations,
     )
 
