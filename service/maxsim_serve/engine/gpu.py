@@ -104,7 +104,7 @@ class GpuScorer:
         )
 
     def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rounded = query.to(self.device, self._dtype_for(query, rows.dtype))
+        rounded = query.to(self.device, self.dtype_for(query, rows.dtype))
         explained = maxsim.explain(rounded, rows.to(self.device))
         return explained.tokens.cpu(), explained.similarities.cpu()
 
@@ -119,12 +119,13 @@ class GpuScorer:
             form = next((most for most in _SHARED_ROWS if rows <= most), -1 - number)
             for part in request.resolved.parts:
                 tokens = part.tokens
-                query_dtype = self._dtype_for(request.query, tokens.dtype)
+                query_dtype = self.dtype_for(request.query, tokens.dtype)
                 key = _Key(tokens.data_ptr(), tokens.dtype, tokens.shape[1], query_dtype, form)
                 groups.setdefault(key, []).append((number, part))
         return list(groups.items())
 
-    def _dtype_for(self, query: torch.Tensor, stored: torch.dtype) -> torch.dtype:
+    def dtype_for(self, query: torch.Tensor, stored: torch.dtype) -> torch.dtype:
+        """What a query is rounded to where documents of dtype `stored` are scored."""
         if self._keep_float32 or stored == torch.float32:
             return torch.float32
         # The largest finite float16; a row beyond it would become infinite.
