@@ -456,3 +456,17 @@ def test_device_memory_does_not_grow_with_the_documents(gpu, unit):
         assert most[-1] < 300 << 20
         del tokens
     assert most[1] <= 1.01 * most[0]
+
+
+@pytest.mark.gpu
+def test_nothing_in_it_waits_for_the_device(gpu, unit, seeded):
+    documents = pinned(unit, torch.randint(1, 200, (2000,), generator=seeded).cpu(), 128, torch.float16, 2)
+    query, buffers = unit(32, 128).half(), maxsim.StreamBuffers(gpu, 1 << 20)
+    wanted = maxsim.stream(query, documents, 50, buffers=buffers)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = maxsim.stream(query, documents, 50, buffers=buffers)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_same(found, wanted)
