@@ -15,6 +15,11 @@ from torch import Tensor
 
 from maxsim.errors import DTypeError, ShapeError
 
+try:
+    from maxsim import _order
+except ImportError:
+    _order = None
+
 __all__ = ["FEW", "Running", "TopK", "by_keys", "order", "top_k"]
 
 SORTED_WHOLE = 16_384
@@ -62,8 +67,12 @@ def order(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Positions [k] of the k best of scores [N], k ≤ N, in the order of `top_k`; no tensor for a few."""
     if len(scores) > SORTED_WHOLE:
         return _best(torch.from_numpy(scores), k).numpy()
-    # One stable sort; numpy puts NaN last by itself.
-    return (-scores).argsort(kind="stable")[:k]
+    if _order is None:
+        # One stable sort; NumPy puts NaN last by itself.
+        return (-scores).argsort(kind="stable")[:k]
+    positions = np.empty(k, np.int64)
+    _order.order(np.ascontiguousarray(scores), positions)
+    return positions
 
 
 def by_keys(scores: Tensor, k: int) -> Tensor:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from .candidates import Candidates
@@ -28,7 +27,7 @@ class Ranking:
 
     `positions` int64 `[k]` are places in the request (or in the collection), `scores` fp32 `[k]` raw MaxSim.
     `ids` stands where the request named none. `timings_s` maps a stage to seconds; `kernel` is the time of
-    the whole work list that the request was part of.
+    the whole work list that the request was part of, `engine` all from the look-up to this ranking.
     """
 
     positions: NDArray[np.int64]
@@ -44,9 +43,9 @@ class Ranking:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A query `[Lq, dim]` fp32 and its candidates, owned by the queue until the engine's thread takes it."""
+    """A query `[Lq, dim]` fp32 or fp16 and its candidates, the queue's until the engine's thread takes it."""
 
-    query: torch.Tensor
+    query: NDArray[np.generic]
     candidates: Candidates
     top_n: int | None
     explain: bool

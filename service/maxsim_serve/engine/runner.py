@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import maxsim
@@ -115,7 +114,7 @@ class Runner:
                 job.deliver(error)
             else:
                 timings_s = {"queue": taken - job.enqueued, "lookup": time.perf_counter() - taken}
-                batch.append(_Work(job, resolved, timings_s))
+                batch.append(_Work(job, resolved, timings_s, taken))
                 # A long query makes as much work of a row as several short ones.
                 tokens += resolved.tokens * -(-len(job.query) // _QUERY_ROWS)
             job = self._queue.take_if_waiting() if tokens < self._max_batch_tokens else None
@@ -189,12 +188,13 @@ class Runner:
         self._metrics.stream_busy.inc(sum(scored.stages_s.get(stage, 0.0) for stage in DEVICE_STAGES))
         for direction, moved_bytes in scored.moved_bytes.items():
             self._metrics.stream_bytes.labels(direction).inc(moved_bytes)
+        self._metrics.graph_replays.inc(scored.graphs)
         compiled = maxsim.compilations()
         if compiled > self._compilations:
             self._metrics.kernel_compilations.labels("live").inc(compiled - self._compilations)
             self._compilations = compiled
         for kernel, dtype in scored.launches:
-            self._metrics.kernel_launches.labels(kernel, dtype).inc()
+            self._metrics.kernel_launches.labels(kernel, str(dtype).removeprefix("torch.")).inc()
         for work in batch:
             for stage, seconds in work.timings_s.items():
                 if stage not in scored.stages_s:  # those are of the whole batch, and counted once
@@ -206,12 +206,13 @@ class Runner:
 class _Work:
     """A job whose candidates are resolved."""
 
-    __slots__ = ("job", "resolved", "timings_s")
+    __slots__ = ("job", "resolved", "taken", "timings_s")
 
-    def __init__(self, job: Job, resolved: Resolved, timings_s: dict[str, float]) -> None:
+    def __init__(self, job: Job, resolved: Resolved, timings_s: dict[str, float], taken: float) -> None:
         self.job = job
         self.resolved = resolved
         self.timings_s = timings_s
+        self.taken = taken  # time.perf_counter() clock
 
 
 class _Flight:
@@ -240,7 +241,8 @@ def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: 
         scores = result[positions]
     ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
     explanations = _explain(job.query, resolved, positions.tolist(), scorer) if job.explain else None
-    work.timings_s["topk"] = time.perf_counter() - started + work.timings_s.get("topk", 0.0)
+    ended = time.perf_counter()
+    work.timings_s["topk"] = ended - started
     return Ranking(
         positions=positions,
         scores=scores,
@@ -248,14 +250,14 @@ def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: 
         missing=resolved.missing,
         candidates=resolved.count,
         document_tokens=resolved.tokens,
-        timings_s=work.timings_s,
+        timings_s=work.timings_s | {"engine": ended - work.taken},
         kernel=kernel,
         explanations=explanations,
     )
 
 
 def _explain(
-    query: torch.Tensor, resolved: Resolved, positions: Sequence[int], scorer: Scorer
+    query: NDArray[np.generic], resolved: Resolved, positions: Sequence[int], scorer: Scorer
 ) -> list[Explanation]:
     spans = {}
     wanted = set(positions)

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import maxsim
 
@@ -66,12 +68,14 @@ class ScanningScorer:
     def bind(self) -> None:
         self._scorer.bind()
 
-    def launch(self, requests: Sequence[Request]) -> "_Flight":
+    def launch(self, requests: Sequence[Request]) -> Launched:
         scans = {number: request for number, request in enumerate(requests) if is_scan(request)}
+        if not scans:
+            return self._scorer.launch(requests)
         others = [request for number, request in enumerate(requests) if number not in scans]
         return _Flight(self._scorer.launch(others), scans, self)
 
-    def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._scorer.explain(query, rows)
 
     def release(self) -> None:
@@ -84,13 +88,16 @@ class ScanningScorer:
         if self._buffers is None:
             self._buffers = maxsim.StreamBuffers(self.device, _BLOCK_BYTES)
         buffers = self._buffers
-        query = request.query.to(self.device, self._scorer.dtype_for(request.query, part.tokens.dtype))
+        rounded = self._scorer.rounded(request.query, part.tokens.dtype)
+        query = torch.from_numpy(request.query).to(self.device, rounded)
         longest = int(part.lengths.max())
         documents, in_place = (
-            maxsim.Spans.trusted(tokens, part.starts, part.lengths, longest)
+            maxsim.Spans.trusted(
+                tokens, torch.from_numpy(part.starts), torch.from_numpy(part.lengths), longest
+            )
             for tokens in (part.host_tokens, part.tokens)
         )
-        launch = maxsim.plan(query, in_place).kernel, str(part.tokens.dtype).removeprefix("torch.")
+        launch = maxsim.plan(query, in_place).kernel, part.tokens.dtype
         bytes_before, blocks_before = buffers.copied_bytes, buffers.copied_blocks
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -98,7 +105,7 @@ class ScanningScorer:
         end.record()
         values, indices = best.values.cpu().numpy(), best.indices.cpu().numpy()
         return _Scanned(
-            Best(part.positions.numpy()[indices], values),
+            Best(part.positions[indices], values),
             [launch] * (buffers.copied_blocks - blocks_before),
             1e-3 * begin.elapsed_time(end),
             query.nbytes + buffers.copied_bytes - bytes_before,
@@ -110,7 +117,7 @@ class _Scanned(NamedTuple):
     """The best of one request; of each launch its (kernel, dtype); seconds of the device; bytes moved."""
 
     best: Best
-    launches: list[tuple[str, str]]
+    launches: list[tuple[str, torch.dtype]]
     kernel_s: float
     up_bytes: int
     down_bytes: int
@@ -126,8 +133,6 @@ class _Flight:
 
     def wait(self) -> Scored:
         scored = self._launched.wait()
-        if not self._scans:
-            return scored
         scanned = {number: self._scorer.scan(request) for number, request in self._scans.items()}
         results = iter(scored.results)
         count = len(scored.results) + len(scanned)

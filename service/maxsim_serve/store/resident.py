@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +25,7 @@ Int64 = NDArray[np.int64]
 _FIRST_CAPACITY = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Documents in one table of rows: `tokens` [rows, dim] in the stored dtype, and per document int64 [n]
     its first row, its number of rows, and its position in the request or snapshot; positions ascend.
 
@@ -34,15 +34,14 @@ class Part:
     """
 
     tokens: torch.Tensor
-    starts: torch.Tensor
-    lengths: torch.Tensor
-    positions: torch.Tensor
+    starts: Int64
+    lengths: Int64
+    positions: Int64
     host_tokens: torch.Tensor | None = None
     lease: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """Where the asked documents are, `tokens` rows in all; `missing` int64 are positions of unknown ids."""
 
     parts: list[Part]
@@ -237,11 +236,4 @@ class ResidentIndex:
 
 
 def _part(rows: Table, starts: Int64, lengths: Int64, positions: Int64, lease: object) -> Part:
-    return Part(
-        rows.tokens,
-        torch.from_numpy(starts),
-        torch.from_numpy(lengths),
-        torch.from_numpy(positions),
-        rows.host_tokens,
-        lease,
-    )
+    return Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease)

@@ -41,7 +41,9 @@ def test_the_record_of_a_rerank(build, rng, rerank):
     assert (record.method, record.route) == ("POST", "/rerank")
     assert (record.collection, record.candidates) == ("default", 3)
     assert record.kernel == answer.json()["meta"]["kernel"]
-    assert set(record.timings_s) == {"parse", "queue", "lookup", "kernel", "topk", "serialize"}
+    assert set(record.timings_s) == {
+        "parse", "queue", "lookup", "kernel", "topk", "engine", "serialize",
+    }  # fmt: skip
     assert 0 < sum(record.timings_s.values()) <= record.duration_s
 
 
@@ -121,7 +123,9 @@ def test_the_line_of_a_slow_request_has_its_stages(build, rng, rerank, caplog):
         "candidates": 3,
     }
     assert wanted.items() <= shown.items()
-    assert set(shown["stages_ms"]) == {"parse", "queue", "lookup", "kernel", "topk", "serialize"}
+    assert set(shown["stages_ms"]) == {
+        "parse", "queue", "lookup", "kernel", "topk", "engine", "serialize",
+    }  # fmt: skip
     (text,) = lines(caplog, _TextFormatter("%(levelname)s %(message)s"))
     assert text.startswith("WARNING slow request request_id=mine method=POST route=/rerank status=200 ")
     assert '"kernel": ' in text

@@ -74,14 +74,14 @@ def collection(lengths=(LENGTH,) * DOCUMENTS, gap_rows=1, whole=True, on_device_
         tokens[start : start + length] = torch.randn(length, DIM, generator=generator)
     host_tokens = None if on_device_alone else tokens
     count = len(lengths)
-    part = Part(tokens, starts.flip(0), lengths.flip(0), torch.arange(count), host_tokens)
+    part = Part(tokens, starts.flip(0).numpy(), lengths.flip(0).numpy(), np.arange(count), host_tokens)
     ids = [f"d{n}" for n in range(count)] if whole else None
     return Resolved([part], count, NOTHING, int(lengths.sum()), ids)
 
 
 def request(resolved, wanted, rows=5, seed=1):
     query = torch.randn(rows, DIM, generator=torch.Generator().manual_seed(seed))
-    return Request(query.half().float(), resolved, wanted)
+    return Request(query.half().float().numpy(), resolved, wanted)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_scan_answers_as_the_others_do_and_counts_what_it_copies(scorer, monke
     monkeypatch.setattr(maxsim, "stream", watched)
     whole, some = collection(), collection((7, 1, 63), whole=False)
     batch = [request(whole, 20), request(some, 3, seed=2), request(whole, 7, rows=70, seed=3)]
-    kernel = maxsim.plan(batch[0].query.half(), whole.parts[0].tokens).kernel
+    kernel = maxsim.plan(torch.from_numpy(batch[0].query).half(), whole.parts[0].tokens).kernel
     size_bytes = whole.tokens * DIM * 2
     staging_bytes = []
     for round_number in range(3):
@@ -134,7 +134,7 @@ def test_a_scan_answers_as_the_others_do_and_counts_what_it_copies(scorer, monke
         assert second.tolist() == CpuScorer().launch([batch[1]]).wait().results[0].tolist()
         gaps_bytes = (DOCUMENTS - 1) * DIM * 2
         assert 2 * size_bytes < scored.moved_bytes["up"] < 2 * (size_bytes + gaps_bytes) + (1 << 16)
-        assert scored.launches == [(kernel, "float16")] * 3
+        assert scored.launches == [(kernel, torch.float16)] * 3
         assert scored.stages_s["kernel"] == pytest.approx(3 * 2e-3)
     assert staging_bytes[1] == staging_bytes[2] > 2 * (128 << 20)  # two batches have buffers of their own
 
