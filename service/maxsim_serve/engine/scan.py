@@ -5,6 +5,7 @@ A rerank's candidates are read in place instead: only they cross the bus, wherev
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -101,7 +102,13 @@ class ScanningScorer:
         bytes_before, blocks_before = buffers.copied_bytes, buffers.copied_blocks
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        best = maxsim.stream(query, documents, request.wanted, slab_bytes=SLAB_BYTES, buffers=buffers)
+        try:
+            best = maxsim.stream(query, documents, request.wanted, slab_bytes=SLAB_BYTES, buffers=buffers)
+        except BaseException:
+            # Copies may still read rows that the request holds; an error of its own is not the first one.
+            with suppress(RuntimeError):
+                torch.cuda.current_stream(self.device).synchronize()
+            raise
         end.record()
         values, indices = best.values.cpu().numpy(), best.indices.cpu().numpy()
         return _Scanned(

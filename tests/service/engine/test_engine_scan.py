@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import maxsim
+from maxsim.topk import Running
 from maxsim_serve.engine import CpuScorer, Engine, StoredCandidates, WholeCollection, make_scorer, warm_up
 from maxsim_serve.engine.candidates import Resolved
 from maxsim_serve.engine.gpu import GpuScorer
@@ -32,6 +33,9 @@ class FakeStream:
 
     def wait_stream(self, stream):
         pass
+
+    def synchronize(self):
+        self.synchronized = True
 
 
 class FakeEvent:
@@ -137,6 +141,22 @@ def test_a_scan_answers_as_the_others_do_and_counts_what_it_copies(scorer, monke
         assert scored.launches == [(kernel, torch.float16)] * 3
         assert scored.stages_s["kernel"] == pytest.approx(3 * 2e-3)
     assert staging_bytes[1] == staging_bytes[2] > 2 * (128 << 20)  # two batches have buffers of their own
+
+
+def test_a_scan_that_fails_lets_go_of_nothing_that_is_still_copied(scorer, monkeypatch):
+    asked = request(collection(), 20)
+
+    def failing(self, scores, positions):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Running, "add", failing)
+        with pytest.raises(torch.OutOfMemoryError):
+            scorer.launch([asked]).wait()
+    assert torch.cuda.current_stream().synchronized
+    every = CpuScorer().launch([asked]).wait().results[0]
+    (found,) = scorer.launch([asked]).wait().results
+    assert found.positions.tolist() == maxsim.top_k(torch.from_numpy(every), 20).indices.tolist()
 
 
 def test_a_collection_that_changes_is_scanned_as_it_is_then(scorer, tmp_path):
