@@ -52,7 +52,7 @@ class GpuScorer:
         try:
             flight: Launched | None = None
             if len(requests) == 1:
-                flight = self._graphs.launch(requests[0], self._rounded, slot)
+                flight = self._graphs.launch(requests[0], self.rounded, slot)
             return _Flight(flight or self._lanes[slot].launch(requests), slot, self._free)
         except BaseException:
             # What was enqueued may still read the slot's buffers; an error of its own is not the first one.
@@ -63,7 +63,7 @@ class GpuScorer:
 
     def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         explained = maxsim.explain(
-            torch.from_numpy(query).to(self.device, self._rounded(query, rows.dtype)), rows.to(self.device)
+            torch.from_numpy(query).to(self.device, self.rounded(query, rows.dtype)), rows.to(self.device)
         )
         return explained.tokens.cpu(), explained.similarities.cpu()
 
@@ -71,7 +71,8 @@ class GpuScorer:
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
-    def _rounded(self, query: NDArray[np.generic], stored: torch.dtype) -> torch.dtype:
+    def rounded(self, query: NDArray[np.generic], stored: torch.dtype) -> torch.dtype:
+        """The dtype that a query takes for documents of another."""
         return query_dtype(query, stored, self._keep_float32)
 
 
