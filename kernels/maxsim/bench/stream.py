@@ -23,7 +23,7 @@ from maxsim.bench.gpu_timing import events_ms
 from maxsim.bench.machine import versions
 from maxsim.blocks import BLOCK_BYTES
 
-__all__ = ["configure"]
+__all__ = ["configure", "measure"]
 
 DIM, QUERY_ROWS, K = 128, 32, 100
 ROW_BYTES = 2 * DIM
@@ -64,15 +64,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _command(arguments: argparse.Namespace) -> int:
-    slabs = max(4, (arguments.gib << 30) // SLAB_BYTES)
-    with _corpus(slabs) as corpus:
-        rows = list(_rows(corpus, slabs))
+    rows = list(measure(arguments.gib))
     for row in rows:
         limit = "" if row["limit"] is None else f"  (limit {row['limit']:,.2f})"
         print(f"{row['case']:<48} {row['value']:>16,.2f} {row['unit']}{limit}")
     if arguments.json is not None:
         arguments.json.write_text(json.dumps({**versions(), "rows": rows}, indent=1) + "\n")
     return 0
+
+
+def measure(gib: int) -> Iterator[dict[str, Any]]:
+    """Rows of `case`, `value`, `unit`, `limit` for a corpus of so many GiB, at least one, as they are measured."""
+    slabs = max(4, (gib << 30) // SLAB_BYTES)
+    with _corpus(slabs) as corpus:
+        yield from _rows(corpus, slabs)
 
 
 def _rows(corpus: Corpus, slabs: int) -> Iterator[dict[str, Any]]:

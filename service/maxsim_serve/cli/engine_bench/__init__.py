@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import torch
 
-from maxsim.bench import ceilings
+from maxsim.bench import ceilings, stream
 from maxsim.bench.gpu_timing import GpuClock
 from maxsim.bench.machine import versions
 
@@ -28,6 +28,7 @@ _BUDGET_BYTES = 8 << 30
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `maxsim bench engine`."""
     parser.add_argument("--json", type=Path, help="write everything measured to this file, row by row")
+    parser.add_argument("--gib", type=int, default=84, help="GiB of host memory for the out-of-core scan")
     parser.add_argument("--quick", action="store_true", help="smaller collections, fewer requests")
     parser.set_defaults(run=_command)
 
@@ -47,6 +48,8 @@ def _command(arguments: argparse.Namespace) -> int:
         _served(report, service.port, service.url, passages, quick)
     inside.batching(report, passages, requests=1000 if quick else 6000)
     inside.memory(report, passages, requests=2000 if quick else 10_000)
+    torch.cuda.empty_cache()
+    _out_of_core(report, gib=16 if quick else arguments.gib)
     for case in report.missed:
         print(f"MISSED {case}")
     return 0
@@ -59,7 +62,8 @@ def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick:
         corpus.fill(client, "on-host", passages, "host")
         latency.latencies(
             report, port, "passages", passages, name="gpu tier, 1,000 × ~120",
-            candidates=1000, query_rows=32, requests=requests, engine_ms=Goal(0.25), p50_ms=Goal(1.2), p99_ms=Goal(3.0),
+            candidates=1000, query_rows=32, requests=requests,
+            engine_ms=Goal(0.25), p50_ms=Goal(1.2), p99_ms=Goal(3.0),
         )  # fmt: skip
         latency.latencies(
             report, port, "passages", passages, name="gpu tier, 100 × ~120",
@@ -70,6 +74,8 @@ def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick:
             candidates=1000, query_rows=32, requests=requests,
         )  # fmt: skip
         latency.host_tier(report, on_host)
+        for name, tier in (("passages", "gpu"), ("on-host", "host")):
+            latency.searches(report, client, name, f"{tier} tier, /search of {len(passages):,} documents")
         for name in ("passages", "on-host"):
             answers.equal_to_library(report, port, name, passages, f"{name}, before the storm")
         _pages(report, port, client, quick)
@@ -79,6 +85,18 @@ def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick:
         churn.churn(report, client, port, 200_000_000 if quick else 2_000_000_000, 5 if quick else 25)
         for name in ("passages", "on-host"):
             answers.equal_to_library(report, port, name, passages, f"{name}, after the storm")
+
+
+def _out_of_core(report: Report, gib: int) -> None:
+    """A corpus that no device memory is needed for; every answer is compared with the whole scores'."""
+    device_bytes = []
+    for row in stream.measure(gib):
+        goal = Goal(95, "at least") if row["unit"] == "%" else None
+        report.add(f"out of core, {row['case']}", row["value"], row["unit"], goal)
+        if row["unit"] == "MiB":
+            device_bytes.append(row["value"])
+    growth = 100 * (max(device_bytes) / min(device_bytes) - 1)
+    report.add("out of core: device memory, most over least", growth, "% more", Goal(1))
 
 
 def _pages(report: Report, port: int, client: httpx.Client, quick: bool) -> None:

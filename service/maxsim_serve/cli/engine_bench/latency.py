@@ -1,12 +1,16 @@
 """One request at a time, the service idle before each: the whole of it, and the engine's part."""
 
+import time
+
+import httpx
+import msgspec
 import numpy as np
 
 from .corpus import DIM, Corpus
 from .rows import Goal, Report
 from .wire import Connection, rerank
 
-__all__ = ["host_tier", "latencies"]
+__all__ = ["host_tier", "latencies", "searches"]
 
 _WARM_UP = 30
 _GB = 1e9
@@ -50,6 +54,23 @@ def latencies(
         if stage not in ("engine", "kernel"):
             report.add(f"{name}: {stage}, median", median_ms, "ms")
     return medians | {"kernel_bytes": float(np.median(read_bytes))}
+
+
+def searches(report: Report, client: httpx.Client, collection: str, name: str) -> None:
+    """Add how long the best ten of a whole collection take."""
+    rng = np.random.default_rng(10)
+    totals, engine = [], []
+    for _ in range(40):
+        query = rng.standard_normal((32, DIM)).astype(np.float16)
+        vectors = {"data": query.tobytes(), "shape": list(query.shape), "dtype": "float16"}
+        body = msgspec.msgpack.encode({"collection": collection, "query": vectors, "top_k": 10})
+        headers = dict.fromkeys(("content-type", "accept"), "application/msgpack")
+        started = time.perf_counter()
+        answer = client.post("/search", content=body, headers=headers).raise_for_status()
+        totals.append(1e3 * (time.perf_counter() - started))
+        engine.append(msgspec.msgpack.decode(answer.content)["meta"]["engine_ms"])
+    report.add(f"{name}: engine, median", float(np.median(engine[10:])), "ms")
+    report.add(f"{name}: request, p50", float(np.median(totals[10:])), "ms")
 
 
 def host_tier(report: Report, medians: dict[str, float]) -> None:
