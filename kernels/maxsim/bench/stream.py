@@ -74,7 +74,7 @@ def _command(arguments: argparse.Namespace) -> int:
 
 
 def measure(gib: int) -> Iterator[dict[str, Any]]:
-    """Rows of `case`, `value`, `unit`, `limit` for a corpus of so many GiB, at least one, as they are measured."""
+    """Rows of `case`, `value`, `unit`, `limit`, as they are measured, for a corpus of at least one GiB."""
     slabs = max(4, (gib << 30) // SLAB_BYTES)
     with _corpus(slabs) as corpus:
         yield from _rows(corpus, slabs)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import cycle
 from typing import NamedTuple
 
 import httpx
@@ -45,8 +44,10 @@ def equal_to_library(report: Report, port: int, collection: str, corpus: Corpus,
     report.add(f"{name}: scores that differ, {_CROWD}-way", _different(crowd, wanted * 4), "", Goal(0))
 
 
-def random_sizes(report: Report, client: httpx.Client, port: int, collection: str, corpus: Corpus) -> None:
-    """5,000 requests of sizes of their own, 16 at a time; what was compiled since the service was ready."""
+def random_sizes(
+    report: Report, client: httpx.Client, port: int, collection: str, corpus: Corpus, requests: int = 5000
+) -> None:
+    """Requests of sizes of their own, 16 at a time; what was compiled since the service was ready."""
     rng = np.random.default_rng(5)
     asked = [
         _Asked(
@@ -55,22 +56,23 @@ def random_sizes(report: Report, client: httpx.Client, port: int, collection: st
         )
         for rows, count in zip(rng.integers(1, 300, 200), rng.integers(1, 2500, 200), strict=True)
     ]
-    requests = [one for one, _ in zip(cycle(asked), range(5000), strict=False)]
+    sent = [asked[number % len(asked)] for number in range(requests)]
     with ThreadPoolExecutor(16) as threads:
-        shares = [requests[first::16] for first in range(16)]
+        shares = [sent[first::16] for first in range(16)]
         list(threads.map(lambda some: _asks(port, collection, some), shares))
     compiled = value(client, "maxsim_kernel_compilations_total", phase="live")
-    report.add("compilations after ready, 5,000 random requests", compiled, "", Goal(0))
+    report.add(f"compilations after ready, {requests:,} random requests", compiled, "", Goal(0))
     report.add("of those answered by a graph", value(client, "maxsim_graph_replays_total"), "")
 
 
 def _library(corpus: Corpus, asked: Sequence[_Asked]) -> list[NDArray[np.float32]]:
-    tokens = torch.from_numpy(corpus.tokens).cuda()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokens = torch.from_numpy(corpus.tokens).to(device)
     scores = []
     for query, chosen in asked:
-        starts, lengths = (torch.from_numpy(of[chosen]).cuda() for of in (corpus.starts, corpus.lengths))
+        starts, lengths = (torch.from_numpy(of[chosen]).to(device) for of in (corpus.starts, corpus.lengths))
         documents = maxsim.Spans(tokens, starts, lengths)
-        scores.append(maxsim.score(torch.from_numpy(query).cuda(), documents)[0].cpu().numpy())
+        scores.append(maxsim.score(torch.from_numpy(query).to(device), documents)[0].cpu().numpy())
     return scores
 
 

@@ -32,12 +32,14 @@ class Corpus:
 
 
 def make(documents: int, shortest: int, longest: int, seed: int) -> Corpus:
-    """Lengths are uniform. The rows are drawn on the GPU: a core would take longer than all that follows."""
-    generator = torch.Generator("cuda").manual_seed(seed)
+    """Lengths are uniform. The rows are drawn on a GPU where there is one: it takes a core
+    longer than all that follows."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator(device).manual_seed(seed)
     lengths = np.random.default_rng(seed).integers(shortest, longest + 1, documents)
     rows = torch.empty(int(lengths.sum()), DIM, dtype=torch.float16)
     for piece in rows.split(1 << 20):
-        drawn = torch.randn(piece.shape, generator=generator, device="cuda")
+        drawn = torch.randn(piece.shape, generator=generator, device=device)
         piece.copy_(torch.nn.functional.normalize(drawn, dim=-1))
     return Corpus(rows.numpy(), np.cumsum(lengths) - lengths, lengths)
 
