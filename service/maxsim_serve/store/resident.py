@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .lookup import GENERATION, LENGTH, SEGMENT, START, Lookup, Places, compiled
+from .lookup import GENERATION, LENGTH, SEGMENT, START, Lookup, Places, cached_rows, compiled
 from .memory import Bytes
 from .tier import Table
 
@@ -76,7 +76,7 @@ class ResidentIndex:
         self._slot_of: dict[str, int] = {}
         self._ids: list[str] = []  # by slot; a dead slot keeps its id and has length 0
         self._lookup = Lookup() if compiled else None
-        self._table: Int64 = np.zeros((_FIRST_CAPACITY, 4), np.int64)
+        self._table: Int64 = cached_rows(_FIRST_CAPACITY, 4, np.int64)
         self._lease: object = None  # of the rows of all slots; replaced, never changed
         self._snapshot: Snapshot | None = None
         self._version = 0
@@ -205,7 +205,7 @@ class ResidentIndex:
 
     def _places(self, ids: Sequence[str]) -> Places:
         if self._lookup is not None:
-            return self._lookup.places(list(ids), self._ids, self._table)
+            return self._lookup.places(ids if isinstance(ids, list) else list(ids), self._ids, self._table)
         slots = np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64, len(ids))
         starts, lengths = self._table[:, START:GENERATION].take(slots, axis=0, mode="wrap").T.copy()
         starts[slots < 0] = lengths[slots < 0] = 0
@@ -223,13 +223,14 @@ class ResidentIndex:
     def _grow(self, slots: int) -> None:
         capacity = len(self._table)
         if slots > capacity:
-            table = np.zeros((max(slots, 2 * capacity), 4), np.int64)
+            table = cached_rows(max(slots, 2 * capacity), 4, np.int64)
             table[:capacity] = self._table
             self._table = table
 
     def _squeeze(self) -> None:
         live = np.flatnonzero(self._used()[:, LENGTH])
-        self._table = self._table.take(live, axis=0)
+        table = cached_rows(len(live), 4, np.int64)
+        self._table = self._table.take(live, axis=0, out=table)
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
         self._enter(0)
