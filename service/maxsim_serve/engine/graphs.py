@@ -104,7 +104,8 @@ def _key(request: Request, rounded: Rounding) -> _Key | None:
     pairs = next((most for most in _PAIRS if count <= most), None)
     if pairs is None or not tokens.is_cuda:
         return None
-    longest = (1 << max(_LONGEST_BITS, int(part.lengths.max()).bit_length())) - 1
+    longest = int(part.lengths.max()) if part.longest is None else part.longest
+    longest = (1 << max(_LONGEST_BITS, longest.bit_length())) - 1
     rows = next((most for most in _SHARED_ROWS if rows <= most), rows)
     query_dtype = rounded(request.query, tokens.dtype)
     return _Key(tokens.data_ptr(), tokens.dtype, tokens.shape[1], query_dtype, rows, pairs, longest)

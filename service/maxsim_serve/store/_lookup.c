@@ -117,9 +117,9 @@ static void find_block(const struct index *index, const int64_t *table, PyObject
     }
 }
 
-/* (buckets, names, known ids, table int64 [slots, 4], asked ids, places int64 [2, asked]) -> (found, tokens):
- * write first rows and lengths of the asked ids as columns, zeros for an id that is not known. Found are those
- * of a length, tokens is the sum of the lengths. */
+/* (buckets, names, known ids, table int64 [slots, 4], asked ids, places int64 [2, asked]) ->
+ * (found, tokens, longest): write first rows and lengths of the asked ids as columns, zeros for an id that is not
+ * known. Found are those of a length, tokens is the sum of the lengths, longest the largest of them. */
 static PyObject *find(PyObject *module, PyObject *arguments) {
     (void)module;
     Py_buffer buckets, names, table, places;
@@ -133,16 +133,17 @@ static PyObject *find(PyObject *module, PyObject *arguments) {
     for (Py_ssize_t first = 0; first < count; first += BLOCK)
         find_block(&index, table.buf, &PyList_GET_ITEM(asked, first), Py_MIN(count - first, BLOCK), starts + first,
                    lengths + first);
-    long long found = 0, tokens = 0;
+    long long found = 0, tokens = 0, longest = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         found += lengths[i] > 0;
         tokens += lengths[i];
+        longest = Py_MAX(longest, lengths[i]);
     }
     PyBuffer_Release(&buckets);
     PyBuffer_Release(&names);
     PyBuffer_Release(&table);
     PyBuffer_Release(&places);
-    return PyErr_Occurred() ? NULL : Py_BuildValue("LL", found, tokens);
+    return PyErr_Occurred() ? NULL : Py_BuildValue("LLL", found, tokens, longest);
 }
 
 static PyMethodDef methods[] = {

@@ -35,13 +35,15 @@ def cached_rows(rows: int, columns: int, dtype: type[_Number]) -> NDArray[_Numbe
 class Places(NamedTuple):
     """Where documents are: `starts` and `lengths` int64 [n], first row and number of rows of each.
 
-    `found` of them have a length; the others are not stored. `tokens` is the sum of the lengths.
+    `found` of them have a length; the others are not stored. `tokens` is the sum of the lengths, `longest`
+    the largest, None where nobody has looked.
     """
 
     starts: Int64
     lengths: Int64
     found: int
     tokens: int
+    longest: int | None = None
 
 
 class Lookup:
@@ -67,5 +69,5 @@ class Lookup:
     def places(self, asked: list[str], known: list[str], table: Int64) -> Places:
         """Where the asked ids are, by table [slots, 4]; an id that is not known has length 0."""
         columns = np.empty((2, len(asked)), np.int64)
-        found, tokens = _lookup.find(self._buckets, self._names, known, table, asked, columns)
-        return Places(columns[0], columns[1], found, tokens)
+        found, tokens, longest = _lookup.find(self._buckets, self._names, known, table, asked, columns)
+        return Places(columns[0], columns[1], found, tokens, longest)

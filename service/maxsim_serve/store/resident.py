@@ -23,6 +23,10 @@ __all__ = ["Located", "Part", "ResidentIndex", "Snapshot", "Spot"]
 
 Int64 = NDArray[np.int64]
 _FIRST_CAPACITY = 1024
+# Arrays that most look-ups share; nobody writes to them.
+_NUMBERS = np.arange(1 << 14)
+_NOTHING = np.empty(0, np.int64)
+_NUMBERS.flags.writeable = False
 
 
 class Part(NamedTuple):
@@ -31,6 +35,7 @@ class Part(NamedTuple):
 
     Only the rows that it names may be read, and only while `lease` is held: a kernel in flight counts.
     `host_tokens` are the same rows as a tensor of host memory, None where they are on the device alone.
+    No document has more than `longest` rows, None where nobody has looked.
     """
 
     tokens: torch.Tensor
@@ -39,6 +44,7 @@ class Part(NamedTuple):
     positions: Int64
     host_tokens: torch.Tensor | None = None
     lease: object = None
+    longest: int | None = None
 
 
 class Located(NamedTuple):
@@ -89,13 +95,15 @@ class ResidentIndex:
     def locate(self, ids: Sequence[str]) -> Located:
         with self._lock:
             places, rows, lease = self._places(ids), self._rows, self._lease
-        starts, lengths, found, tokens = places
-        if found == len(ids):
-            parts = [_part(rows, starts, lengths, np.arange(found), lease)] if found else []
-            return Located(parts, np.empty(0, np.int64), tokens)
-        positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
-        parts = [_part(rows, starts[positions], lengths[positions], positions, lease)] if found else []
-        return Located(parts, missing, tokens)
+        starts, lengths, found, tokens, longest = places
+        if found == len(ids) <= len(_NUMBERS):
+            positions, missing = _NUMBERS[:found], _NOTHING
+        else:
+            positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
+            starts, lengths = starts[positions], lengths[positions]
+        if not found:
+            return Located([], missing, tokens)
+        return Located([_part(rows, starts, lengths, positions, lease, longest)], missing, tokens)
 
     def spot(self, id: str) -> Spot | None:
         with self._lock:
@@ -236,5 +244,12 @@ class ResidentIndex:
         self._enter(0)
 
 
-def _part(rows: Table, starts: Int64, lengths: Int64, positions: Int64, lease: object) -> Part:
-    return Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease)
+def _part(
+    rows: Table,
+    starts: Int64,
+    lengths: Int64,
+    positions: Int64,
+    lease: object,
+    longest: int | None = None,
+) -> Part:
+    return Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease, longest)
