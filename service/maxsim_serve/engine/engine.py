@@ -89,12 +89,12 @@ class Engine:
                 param="query",
                 code="dimension_mismatch",
             )
-        rows: NDArray[np.generic]
         if candidates.normalize:
-            rows = normalized(query, field="query")
-        else:
-            # Halves stay as they are: a GPU wants them so.
-            rows = np.array(query, np.float16 if query.dtype == np.float16 else np.float32, order="C")
+            query = normalized(query, field="query")
+        # Halves stay as they are: a GPU wants them so.
+        dtype = np.dtype(np.float16 if query.dtype == np.float16 else np.float32)
+        rows = self._scorer.room((query.shape[0], query.shape[1]), dtype)
+        np.copyto(rows, query, casting="unsafe")  # int8 and float64 become float32
         job = Job(
             query=rows,
             candidates=candidates,

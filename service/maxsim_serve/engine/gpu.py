@@ -17,6 +17,7 @@ from .scorer import Launched, Request, Scored
 __all__ = ["GpuScorer"]
 
 DEPTH = 2
+_LONG_QUERY_BYTES = 64 << 10
 
 
 class GpuScorer:
@@ -46,6 +47,14 @@ class GpuScorer:
         torch.cuda.set_device(self.device)
         torch.cuda.set_stream(self._stream)
         self._stream.wait_stream(torch.cuda.default_stream(self.device))
+
+    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        """Pinned for a long query: it is copied to the device from there, and not to a buffer before."""
+        size_bytes = shape[0] * shape[1] * dtype.itemsize
+        if size_bytes < _LONG_QUERY_BYTES:
+            return np.empty(shape, dtype)
+        pinned = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+        return pinned.numpy().view(dtype).reshape(shape)
 
     def launch(self, requests: Sequence[Request]) -> "_Flight":
         slot = self._free.pop()

@@ -148,7 +148,11 @@ class _Graph:
         head = on_device[query_bytes:].view(torch.int64)
         starts, lengths = head[_HEAD:].view(2, -1)
         queries: torch.Tensor | maxsim.Spans = rows
+        # A long query is copied before the graph, from wherever it is.
+        self._own_query: torch.Tensor | None = rows
+        uploaded = query_bytes
         if key.rows in _SHARED_ROWS:
+            self._own_query, uploaded = None, 0
             queries = maxsim.Spans.trusted(rows, head[:1], head[_QUERY_LENGTH:][:1], key.rows)
         documents = maxsim.Spans.trusted(tokens, starts, lengths, key.longest)
         self.kernel = maxsim.plan(queries, documents).kernel
@@ -157,7 +161,7 @@ class _Graph:
         # Other threads of the service talk to the device meanwhile.
         with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             self._marks[0].record(stream)
-            on_device.copy_(up, non_blocking=True)
+            on_device[uploaded:].copy_(up[uploaded:], non_blocking=True)
             self._marks[1].record(stream)
             scores = maxsim.score(queries, documents)
             self._marks[2].record(stream)
@@ -170,10 +174,16 @@ class _Graph:
         (part,) = request.resolved.parts
         count = len(part.positions)
         query = request.query
-        if query.dtype == self._numpy_query.dtype:
-            self._numpy_query[: len(query)] = query
+        fits = query.dtype == self._numpy_query.dtype
+        if self._own_query is not None and fits and (pinned := torch.from_numpy(query)).is_pinned():
+            self._own_query.copy_(pinned, non_blocking=True)
         else:
-            self._query[: len(query)].copy_(torch.from_numpy(query))
+            if fits:
+                self._numpy_query[: len(query)] = query
+            else:
+                self._query[: len(query)].copy_(torch.from_numpy(query))
+            if self._own_query is not None:
+                self._own_query.copy_(self._query, non_blocking=True)
         self._query_length[0] = len(query)
         self._starts[:count] = part.starts
         self._lengths[:count] = part.lengths

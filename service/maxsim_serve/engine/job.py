@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .candidates import Candidates
 
-__all__ = ["Explanation", "Job", "Ranking"]
+__all__ = ["Explanation", "Job", "Ranking", "deliver"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,28 @@ class Job:
 
     def deliver(self, outcome: Ranking | BaseException) -> None:
         """Hand the outcome to the waiting request, from any thread; a request that left gets nothing."""
-        loop = self.future.get_loop()
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(self._settle, outcome)
+        deliver([(self, outcome)])
 
-    def _settle(self, outcome: Ranking | BaseException) -> None:
+    def settle(self, outcome: Ranking | BaseException) -> None:
+        """The same, on the event loop's own thread."""
         if self.future.done():
             return
         if isinstance(outcome, BaseException):
             self.future.set_exception(outcome)
         else:
             self.future.set_result(outcome)
+
+
+def deliver(outcomes: Sequence[tuple[Job, Ranking | BaseException]]) -> None:
+    """Hand each its outcome, from any thread; all of them are of one event loop.
+
+    It is woken up once. Each wake-up lets go of the interpreter, and may wait long to have it again.
+    """
+    loop = outcomes[0][0].future.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_settle, outcomes)
+
+
+def _settle(outcomes: Sequence[tuple[Job, Ranking | BaseException]]) -> None:
+    for job, outcome in outcomes:
+        job.settle(outcome)

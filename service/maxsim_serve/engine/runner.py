@@ -15,7 +15,7 @@ from ..errors import DeviceLost, OutOfMemory
 from ..metrics import DEVICE_STAGES, STAGES, Metrics
 from .candidates import Resolved
 from .faults import is_device_lost, is_out_of_memory
-from .job import Explanation, Job, Ranking
+from .job import Explanation, Job, Ranking, deliver
 from .queue import JobQueue
 from .scorer import Best, Launched, Request, Scored, Scorer
 
@@ -139,14 +139,18 @@ class Runner:
             return
         self._last_success = time.perf_counter()
         kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
+        ranked: list[tuple[Job, Ranking | BaseException]] = []
+        failed: list[tuple[_Work, Exception]] = []
         for work, result in zip(batch, scored.results, strict=True):
             work.timings_s.update(scored.stages_s)
             try:
-                ranking = _rank(work, result, kernel, self._scorer)
+                ranked.append((work.job, _rank(work, result, kernel, self._scorer)))
             except Exception as error:
-                self._recover([work], error)
-            else:
-                work.job.deliver(ranking)
+                failed.append((work, error))
+        if ranked:
+            deliver(ranked)
+        for work, cause in failed:
+            self._recover([work], cause)
         self._record(batch, scored)
 
     def _recover(self, batch: Sequence["_Work"], error: Exception) -> None:
@@ -170,8 +174,7 @@ class Runner:
         batch[0].job.deliver(error)
 
     def _fail(self, batch: Sequence["_Work"], error: Exception) -> None:
-        for work in batch:
-            work.job.deliver(error)
+        deliver([(work.job, error) for work in batch])
 
     def _lose(self, error: Exception) -> DeviceLost:
         _log.critical("the device is lost; the process must be started again", exc_info=error)

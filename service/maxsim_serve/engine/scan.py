@@ -69,6 +69,9 @@ class ScanningScorer:
     def bind(self) -> None:
         self._scorer.bind()
 
+    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        return self._scorer.room(shape, dtype)
+
     def launch(self, requests: Sequence[Request]) -> Launched:
         scans = {number: request for number, request in enumerate(requests) if is_scan(request)}
         if not scans:

@@ -62,6 +62,9 @@ class Scorer(Protocol):
     def bind(self) -> None:
         """Called once, by the thread that will launch and wait."""
 
+    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        """Host memory for a query, where the device reads it soonest; from any thread."""
+
     def launch(self, requests: Sequence[Request]) -> Launched: ...
 
     def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

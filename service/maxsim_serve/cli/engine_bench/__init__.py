@@ -17,7 +17,7 @@ from maxsim.bench.gpu_timing import GpuClock
 from maxsim.bench.machine import versions
 
 from ..local import LocalService
-from . import answers, churn, corpus, inside, latency, saturation
+from . import answers, churn, corpus, inside, latency, pauses, saturation
 from .rows import Goal, Report
 
 __all__ = ["configure"]
@@ -40,16 +40,17 @@ def _command(arguments: argparse.Namespace) -> int:
     quick: bool = arguments.quick
     limits = asdict(ceilings.measure(GpuClock(15)))
     report = Report({**versions(), "quick": quick, "ceilings": limits}, arguments.json)
+    pauses.pauses(report)
     passages = corpus.make(20_000, 60, 180, seed=1)
     settings = {"gpu_budget_bytes": _BUDGET_BYTES, "host_budget_bytes": _BUDGET_BYTES, "device": "cuda"}
-    with LocalService(
-        encoder="none", settings=settings, start_timeout_s=300, on_wait=lambda _: None
-    ) as service:
-        _served(report, service.port, service.url, passages, quick)
     inside.batching(report, passages, requests=1000 if quick else 6000)
     inside.memory(report, passages, requests=2000 if quick else 10_000)
     torch.cuda.empty_cache()
     _out_of_core(report, gib=16 if quick else arguments.gib)
+    with LocalService(
+        encoder="none", settings=settings, start_timeout_s=300, on_wait=lambda _: None
+    ) as service:
+        _served(report, service.port, service.url, passages, quick)
     for case in report.missed:
         print(f"MISSED {case}")
     return 0

@@ -1,6 +1,7 @@
 """Random documents of known rows, and a collection filled with them through HTTP."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx
@@ -13,6 +14,7 @@ __all__ = ["DIM", "Corpus", "fill", "make", "put"]
 
 DIM = 128
 _BATCH_BYTES = 64 << 20
+_UPLOADS = 4
 
 
 @dataclass(frozen=True)
@@ -54,14 +56,16 @@ def fill(client: httpx.Client, collection: str, corpus: Corpus, tier: str) -> No
 def put(client: httpx.Client, collection: str, corpus: Corpus, numbers: NDArray[np.int64]) -> None:
     """Store these documents of the corpus."""
     most = max(1, _BATCH_BYTES // int(2 * DIM * corpus.lengths.mean()))
-    for some in np.split(numbers, range(most, len(numbers), most)):
-        body = _body(corpus, some)
-        answer = client.put(
+
+    def send(some: NDArray[np.int64]) -> None:
+        client.put(
             f"/collections/{collection}/documents",
-            content=body,
+            content=_body(corpus, some),
             headers={"content-type": "application/vnd.safetensors"},
-        )
-        answer.raise_for_status()
+        ).raise_for_status()
+
+    with ThreadPoolExecutor(_UPLOADS) as threads:
+        list(threads.map(send, np.split(numbers, range(most, len(numbers), most))))
 
 
 def _body(corpus: Corpus, numbers: NDArray[np.int64]) -> bytes:

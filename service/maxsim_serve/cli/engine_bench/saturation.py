@@ -19,6 +19,7 @@ _OBJECTIVE_S = 0.010
 _PROCESSES = 4
 _FIRST_PER_S, _GROWTH, _HALVINGS = 300.0, 1.4, 3
 _STEP_S, _CONFIRM_S = 2.0, 5.0
+_FLOOD_PER_S = 3000.0
 _BODIES = 64
 _TOP_N = 100
 
@@ -60,13 +61,19 @@ def saturate(
         knee = _step(senders, client, port, low, _CONFIRM_S)
         while not knee.kept and knee.rate_per_s > 10:
             knee = _step(senders, client, port, 0.92 * knee.rate_per_s, _CONFIRM_S)
+        flood = _step(senders, client, port, _FLOOD_PER_S, _STEP_S)
     finally:
         senders.close()
     name = f"open loop, {candidates:,} candidates"
     report.add(f"{name}: requests a second at p99 ≤ 10 ms", knee.rate_per_s, "1/s")
     report.add(f"{name}: p99 there", 1e3 * knee.p99_s, "ms")
+    report.add(f"{name}: p50 there", 1e3 * float(np.median(knee.outcome.latency_s)), "ms")
     report.add(f"{name}: mean batch", knee.mean_batch, "")
     report.add(f"{name}: share of the time that the GPU's stream is busy", knee.busy_share, "")
+    answered_per_s = len(flood.outcome.latency_s) / flood.outcome.took_s
+    report.add(f"{name}, offered {_FLOOD_PER_S:,.0f} a second: answered", answered_per_s, "1/s")
+    report.add(f"{name}, offered {_FLOOD_PER_S:,.0f} a second: failed", flood.outcome.failed, "")
+    report.add(f"{name}, offered {_FLOOD_PER_S:,.0f} a second: mean batch", flood.mean_batch, "")
 
 
 def _step(senders: Senders, client: httpx.Client, port: int, rate_per_s: float, seconds: float) -> _Step:
