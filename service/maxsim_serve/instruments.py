@@ -5,7 +5,9 @@ answers no more), and Prometheus not from a million collections.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Iterable, Sequence
 
 import prometheus_client as client
 from prometheus_client import values
@@ -26,31 +28,48 @@ _OTHER = "(other)"  # no collection can be called so
 _reported: set[str] = set()
 
 
-def _unless_it_fails(what: str, act: Callable[[], object]) -> bool:
-    """Do it; a failure is logged, once for each `what`. Whether it succeeded."""
-    try:
-        act()
-    except Exception:
-        if what not in _reported:
-            _reported.add(what)
-            _log.exception("%s failed; the service goes on without it (logged once)", what)
-        return False
-    return True
+def _report(what: str) -> None:
+    """Log the exception that is being handled, once for each `what`."""
+    if what not in _reported:
+        _reported.add(what)
+        _log.exception("%s failed; the service goes on without it (logged once)", what)
 
 
 class Counter(client.Counter):
     def inc(self, amount: float = 1, exemplar: dict[str, str] | None = None) -> None:
-        _unless_it_fails(f"counting {self._name}", lambda: super(Counter, self).inc(amount, exemplar))
+        try:
+            super().inc(amount, exemplar)
+        except Exception:
+            _report(f"counting {self._name}")
 
 
 class Gauge(client.Gauge):
     def set(self, value: float) -> None:
-        _unless_it_fails(f"setting {self._name}", lambda: super(Gauge, self).set(value))
+        try:
+            super().set(value)
+        except Exception:
+            _report(f"setting {self._name}")
 
 
 class Histogram(client.Histogram):
+    """Finds a bucket by halves. prometheus_client goes through all of them, which takes 10 µs a time."""
+
     def observe(self, amount: float, exemplar: dict[str, str] | None = None) -> None:
-        _unless_it_fails(f"observing {self._name}", lambda: super(Histogram, self).observe(amount, exemplar))
+        if exemplar is None:
+            self.observe_all((amount,))
+        else:
+            super().observe(amount, exemplar)
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        """As `observe` for each of them, at little more than the price of one."""
+        try:
+            bounds = self._upper_bounds
+            places = Tally(bisect_left(bounds, amount) for amount in amounts)
+            self._sum.inc(sum(amounts))
+            for place, count in places.items():
+                self._buckets[place].inc(count)
+        except Exception:
+            _report(f"observing {self._name}")
 
 
 class CollectionGauge(Gauge):
@@ -101,10 +120,9 @@ class _Readable:
         return describe() if describe is not None else []
 
     def collect(self) -> Iterable[Metric]:
-        families: list[Metric] = []
-        if not _unless_it_fails(
-            f"reading {self._collector}", lambda: families.extend(self._collector.collect())
-        ):
+        try:
+            return list(self._collector.collect())
+        except Exception:
+            _report(f"reading {self._collector}")
             self._failures.inc()
             return []
-        return families

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import prometheus_client
 import pytest
 
 from maxsim_serve import instruments
@@ -39,6 +40,24 @@ def test_what_cannot_be_counted_is_logged_once_and_never_raised(caplog):
         "maxsim_oom",
         "maxsim_ready",
     ]
+
+
+def test_amounts_fall_into_the_buckets_that_prometheus_client_gives_them():
+    bounds = (0.001, 0.25, 1.0)
+    amounts = [0.0, 0.001, 0.0011, 0.25, 0.9, 1.0, 1.5, float("inf"), -1.0, 0.25]
+    theirs = prometheus_client.Histogram("h", "one by one", buckets=bounds, registry=None)
+    single, together = (instruments.Histogram("h", "ours", buckets=bounds, registry=None) for _ in range(2))
+    for amount in amounts:
+        theirs.observe(amount)
+        single.observe(amount)
+    together.observe_all(amounts)
+
+    def samples(histogram):
+        (family,) = histogram.collect()
+        return [(s.name, s.labels, s.value) for s in family.samples if not s.name.endswith("_created")]
+
+    assert samples(single) == samples(together) == samples(theirs)
+    assert len(samples(theirs)) == 6
 
 
 def test_a_reading_that_fails_is_left_out_of_the_scrape_and_counted(caplog):

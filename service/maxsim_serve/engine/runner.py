@@ -186,7 +186,7 @@ class Runner:
         """Count, now that nobody waits for it any more."""
         self._metrics.batch_requests.observe(len(batch))
         self._metrics.batch_pairs.observe(sum(work.resolved.count for work in batch))
-        for stage, seconds in scored.stages_s.items():
+        for stage, seconds in scored.stages_s.items():  # of the whole batch, and counted once
             self._stages[stage].observe(seconds)
         self._metrics.stream_busy.inc(sum(scored.stages_s.get(stage, 0.0) for stage in DEVICE_STAGES))
         for direction, moved_bytes in scored.moved_bytes.items():
@@ -198,12 +198,10 @@ class Runner:
             self._compilations = compiled
         for kernel, dtype in scored.launches:
             self._metrics.kernel_launches.labels(kernel, str(dtype).removeprefix("torch.")).inc()
-        for work in batch:
-            for stage, seconds in work.timings_s.items():
-                if stage not in scored.stages_s:  # those are of the whole batch, and counted once
-                    self._stages[stage].observe(seconds)
-            self._metrics.rerank_candidates.observe(work.resolved.count)
-            self._metrics.missing_ids.inc(len(work.resolved.missing))
+        for stage in batch[0].timings_s.keys() - scored.stages_s.keys():
+            self._stages[stage].observe_all([work.timings_s[stage] for work in batch])
+        self._metrics.rerank_candidates.observe_all([work.resolved.count for work in batch])
+        self._metrics.missing_ids.inc(sum(len(work.resolved.missing) for work in batch))
 
 
 class _Work:
