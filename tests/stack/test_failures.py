@@ -79,8 +79,8 @@ def load(url: str) -> Iterator[Load]:
 
 def test_it_outlives_the_reranker_and_comes_back_to_it(stack: Any, corpus: Path) -> None:
     service = stack.service()
-    retriever = stack.retriever(service.url, COLLECTION)
-    assert stack.ingest(corpus, service.url, COLLECTION).returncode == 0
+    retriever = stack.retriever(service, COLLECTION)
+    assert stack.ingest(corpus, service, COLLECTION).returncode == 0
     with load(retriever.url) as clients:
         clients.until(reranked=True)
         service.kill()
@@ -102,8 +102,8 @@ def test_it_outlives_the_reranker_and_comes_back_to_it(stack: Any, corpus: Path)
 def test_a_full_queue_is_waited_for_as_it_asks(stack: Any, corpus: Path) -> None:
     """One place in the queue, and an engine kept from it: the retriever is told 429, and comes back."""
     service = stack.service("--queue-depth", "1", "--retry-after-s", "1", "--threads", "1")
-    retriever = stack.retriever(service.url, COLLECTION, tries="4", rerank_budget_s="8")
-    assert stack.ingest(corpus, service.url, COLLECTION).returncode == 0
+    retriever = stack.retriever(service, COLLECTION, tries="4", rerank_budget_s="8")
+    assert stack.ingest(corpus, service, COLLECTION).returncode == 0
     ids = [json.loads(line)["id"] for line in corpus.read_text().splitlines()]
     with direct_load(service.url, ids), load(retriever.url) as clients:
         deadline = time.monotonic() + 60
@@ -124,13 +124,13 @@ def test_a_full_queue_is_waited_for_as_it_asks(stack: Any, corpus: Path) -> None
 
 def test_a_reranker_that_hangs_costs_the_budget_and_no_more(stack: Any, corpus: Path) -> None:
     service = stack.service()
-    retriever = stack.retriever(service.url, COLLECTION, rerank_budget_s="1")
-    assert stack.ingest(corpus, service.url, COLLECTION).returncode == 0
-    service.signal(signal.SIGSTOP)
+    retriever = stack.retriever(service, COLLECTION, rerank_budget_s="1")
+    assert stack.ingest(corpus, service, COLLECTION).returncode == 0
+    service.process.send_signal(signal.SIGSTOP)
     try:
         answer = httpx.post(f"{retriever.url}/search", json={"query": QUESTIONS[0]}, timeout=30)
     finally:
-        service.signal(signal.SIGCONT)
+        service.process.send_signal(signal.SIGCONT)
     body = answer.json()
     assert answer.status_code == 200 and body["reranked"] is False
     assert body["reranker"]["reason"] == "timeout"
