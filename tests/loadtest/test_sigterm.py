@@ -31,6 +31,11 @@ class Tally:
     signalled_at: float = float("inf")
 
 
+def vectors(rng: np.random.Generator, rows: int) -> dict[str, object]:
+    data = rng.standard_normal((rows, DIM)).astype(np.float16)
+    return {"data": data.tobytes(), "shape": [rows, DIM], "dtype": "float16"}
+
+
 def message(method: str, path: str, body: object) -> bytes:
     data = msgspec.msgpack.encode(body)
     head = f"{method} {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/msgpack\r\n"
@@ -77,12 +82,8 @@ async def load_and_stop(port: int, process: "subprocess.Popen[bytes]", ids: list
     tally = Tally()
     rng = np.random.default_rng(round)
 
-    def vectors(rows: int) -> dict[str, object]:
-        data = rng.standard_normal((rows, DIM)).astype(np.float16)
-        return {"data": data.tobytes(), "shape": [rows, DIM], "dtype": "float16"}
-
     reranks = [
-        message("POST", "/rerank", {"query": vectors(32), "ids": [str(i) for i in rng.permutation(ids)]})
+        message("POST", "/rerank", {"query": vectors(rng, 32), "ids": [str(i) for i in rng.permutation(ids)]})
         for _ in range(8)
     ]
 
@@ -92,7 +93,7 @@ async def load_and_stop(port: int, process: "subprocess.Popen[bytes]", ids: list
 
         def request(number: int) -> bytes:
             documents = [
-                {"id": id, "vectors": vectors(9), "payload": {"version": number}} for id in names(number)
+                {"id": id, "vectors": vectors(rng, 9), "payload": {"version": number}} for id in names(number)
             ]
             return message("PUT", "/collections/default/documents", {"documents": documents})
 
@@ -122,8 +123,11 @@ def fill(port: int, documents: int) -> list[str]:
     ids = [f"d{i}" for i in range(documents)]
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         client.put("/collections/default", json={"dim": DIM}).raise_for_status()
-        stored = [{"id": i, "vectors": rng.standard_normal((100, DIM)).round(2).tolist()} for i in ids]
-        client.put("/collections/default/documents", json={"documents": stored}).raise_for_status()
+        stored = msgspec.msgpack.encode(
+            {"documents": [{"id": id, "vectors": vectors(rng, 100)} for id in ids]}
+        )
+        headers = {"content-type": "application/msgpack"}
+        client.put("/collections/default/documents", content=stored, headers=headers).raise_for_status()
     return ids
 
 
@@ -165,9 +169,8 @@ def test_work_that_outlasts_the_drain_is_refused_with_503_and_the_exit_is_in_tim
     flags = ("--device", "cpu", "--drain-timeout-s", str(drain_timeout_s), "--max-batch-tokens", "1")
     with service(tmp_path / "data", *flags).running() as server:
         ids = fill(server.port, 600)
-        query = np.random.default_rng(1).standard_normal((1000, DIM)).astype(np.float16)
-        vectors = {"data": query.tobytes(), "shape": [1000, DIM], "dtype": "float16"}
-        long = message("POST", "/rerank", {"query": vectors, "ids": ids * 6})  # about a second each
+        query = vectors(np.random.default_rng(1), 1000)
+        long = message("POST", "/rerank", {"query": query, "ids": ids * 6})  # about a second each
         tally = Tally()
 
         async def ask() -> None:
