@@ -47,6 +47,8 @@ def _now(metric: str, by: str, of: str = "sum") -> str:
 
 
 _DURATION = "maxsim_http_request_duration_seconds"
+_COPIED_UP = _rate("maxsim_stream_bytes_total", labels='direction="up"')
+_UPLOADING = _rate("maxsim_stage_duration_seconds_sum", labels='stage="upload"')
 
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
@@ -115,8 +117,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Latency by stage",
                 "s",
-                "Mean time of each stage of a rerank or search, stacked. The kernel's time is that of a "
-                "whole batch, shared by its requests.",
+                "Mean time of each stage of a rerank or search, stacked. From launch to download (on a CPU: "
+                "the kernel) it is the time of a whole batch, shared by its requests.",
                 (
                     (
                         _now("instance_stage:maxsim_stage_duration_seconds:mean5m", "stage", "avg"),
@@ -146,6 +148,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     (_now("maxsim_queue_oldest_age_seconds", "instance", "max"), "{{instance}}"),
                     (f"0.5 * min(maxsim_deadline_seconds{{{_SELECTED}}})", "half of the deadline"),
                 ),
+            ),
+            Panel(
+                "Busy",
+                "percentunit",
+                "Share of the time in which a batch was on the device (on a CPU: in the kernel). Near 100 % "
+                "the machine carries no more, and the queue grows.",
+                ((_rate("maxsim_stream_busy_seconds_total", "instance"), "{{instance}}"),),
             ),
         ),
     ),
@@ -205,6 +214,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Documents written or deleted, by outcome.",
                 ((_rate("maxsim_store_mutations_total", "op, outcome"), "{{op}} {{outcome}}"),),
             ),
+            Panel(
+                "Texts encoded",
+                "ops",
+                "Texts that the model made into token rows: queries, and documents that came as text. "
+                "Nothing where clients send vectors.",
+                ((_rate("maxsim_encoded_texts_total", "kind"), "{{kind}}"),),
+            ),
         ),
     ),
     (
@@ -261,7 +277,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "GPU memory by purpose",
                 "bytes",
-                "What the service holds on the device, stacked, against what the device has.",
+                "Stacked, against what the device has: the store, staging (what batches upload), workspace "
+                "(the rest of PyTorch's reserve), other (contexts, code, and whatever else uses the card).",
                 (
                     (_now("maxsim_gpu_memory_bytes", "purpose"), "{{purpose}}"),
                     (f"sum(maxsim_gpu_memory_total_bytes{{{_SELECTED}}})", "total"),
@@ -272,20 +289,19 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Stream bandwidth",
                 "Bps",
-                "Bytes that cross PCIe, by direction, for each second that a stream was busy copying them.",
+                "Bytes that batches copy to the device (up) and back (down), and how fast while they upload. "
+                "Rows of the host tier are not in it: the kernel reads those in place.",
                 (
                     (_rate("maxsim_stream_bytes_total", "direction"), "{{direction}}"),
-                    (
-                        f"{_rate('maxsim_stream_bytes_total')} / {_rate('maxsim_stream_busy_seconds_total')}",
-                        "while busy",
-                    ),
+                    (f"{_COPIED_UP} / {_UPLOADING}", "while uploading"),
                 ),
                 gpu=True,
             ),
             Panel(
                 "Kernel compilations",
                 "short",
-                "Kernels compiled since the start. 'live' ones made a request wait; any is an alert.",
+                "Kernels compiled, or loaded from the cache, since the start. 'live' ones made a request "
+                "wait; any is an alert.",
                 ((_now("maxsim_kernel_compilations_total", "phase"), "{{phase}}"),),
                 gpu=True,
             ),
@@ -302,7 +318,9 @@ def dashboard() -> dict[str, object]:
         panels.append({"type": "row", "title": title, "id": len(panels) + 1, "gridPos": at, "panels": []})
         y += 1
         for i, panel in enumerate(row):
-            at = {"x": i % _COLUMNS * _WIDTH, "y": y + i // _COLUMNS * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
+            columns = _COLUMNS - i % _COLUMNS if i == len(row) - 1 else 1  # the last one fills its line
+            at = {"x": i % _COLUMNS * _WIDTH, "y": y + i // _COLUMNS * _HEIGHT}
+            at |= {"w": columns * _WIDTH, "h": _HEIGHT}
             panels.append(_panel(panel, len(panels) + 1, at))
         y += -(-len(row) // _COLUMNS) * _HEIGHT
     return {
