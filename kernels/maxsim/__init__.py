@@ -11,6 +11,7 @@ from maxsim.dispatch import Plan
 from maxsim.errors import DeviceError, DTypeError, IndexRangeError, MaxSimError, ShapeError
 from maxsim.operators import Explanation, compilations, explain, plan, score, score_pairs, warmup
 from maxsim.ragged import Ragged, Spans
+from maxsim.stream import StreamBuffers, stream
 from maxsim.topk import TopK, top_k
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Ragged",
     "ShapeError",
     "Spans",
+    "StreamBuffers",
     "TopK",
     "compilations",
     "explain",
@@ -30,6 +32,7 @@ __all__ = [
     "reference",
     "score",
     "score_pairs",
+    "stream",
     "top_k",
     "warmup",
 ]

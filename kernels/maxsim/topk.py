@@ -15,11 +15,20 @@ from torch import Tensor
 
 from maxsim.errors import DTypeError, ShapeError
 
-__all__ = ["FEW", "TopK", "by_keys", "order", "top_k"]
+try:
+    from maxsim import _order
+except ImportError:
+    compiled = False
+else:
+    compiled = True
+
+__all__ = ["FEW", "Running", "TopK", "by_keys", "order", "top_k"]
 
 SORTED_WHOLE = 16_384
 # A power of two: what `block_top_k` keeps of each block.
 FEW = 128
+# Positions are counted back from here in a key's lower half.
+_LAST = 0xFFFF_FFFF
 
 
 class TopK(NamedTuple):
@@ -60,21 +69,58 @@ def order(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Positions [k] of the k best of scores [N], k ≤ N, in the order of `top_k`; no tensor for a few."""
     if len(scores) > SORTED_WHOLE:
         return _best(torch.from_numpy(scores), k).numpy()
-    # One stable sort; numpy puts NaN last by itself.
-    return (-scores).argsort(kind="stable")[:k]
+    if not compiled:
+        # One stable sort; NumPy puts NaN last by itself.
+        return (-scores).argsort(kind="stable")[:k]
+    positions = np.empty(k, np.int64)
+    _order.order(np.ascontiguousarray(scores), positions)
+    return positions
 
 
 def by_keys(scores: Tensor, k: int) -> Tensor:
     """Positions [..., k] of the k best of scores [..., N], N up to 2³², no float64; waits for nothing."""
+    keys = _keys(scores, torch.arange(scores.shape[-1], device=scores.device))
+    return _positions(torch.topk(keys, k, dim=-1).values)
+
+
+class Running:
+    """The k best of scores that come in pieces, in any order: what `top_k` finds in all of them at once.
+
+    For B rows of float32 scores. Memory is that of k scores and one piece; nothing waits for the device.
+    """
+
+    def __init__(self, rows: int, k: int, device: torch.device) -> None:
+        """There must be at least k scores a row by the end."""
+        # Below every score's key, a NaN's included.
+        none = torch.iinfo(torch.int64).min
+        self._keys = torch.full((rows, k), none, dtype=torch.int64, device=device)
+        self._values = torch.empty(rows, k, dtype=torch.float32, device=device)
+
+    def add(self, scores: Tensor, positions: Tensor) -> None:
+        """Scores float32 [B, n] and their positions int64 [n] among all, below 2³²."""
+        keys = torch.cat([self._keys, _keys(scores, positions)], dim=-1)
+        picked = torch.topk(keys, self._keys.shape[-1], sorted=False).indices
+        self._keys = keys.gather(-1, picked)
+        self._values = torch.cat([self._values, scores], dim=-1).gather(-1, picked)
+
+    def best(self) -> TopK:
+        """values float32 [B, k] and indices int64 [B, k], best first."""
+        keys, places = torch.sort(self._keys, dim=-1, descending=True)
+        return TopK(self._values.gather(-1, places), _positions(keys))
+
+
+def _keys(scores: Tensor, positions: Tensor) -> Tensor:
+    """One int64 a score, never two the same: the better comes first, of equals that of the lower position."""
     # Adding zero makes −0 a 0, which it equals.
     bits = (scores.float() + 0.0).view(torch.int32)
     # Negative numbers have their magnitude in the bits below the sign: flipped, all compare as integers do.
     ordered = bits ^ ((bits >> 31) & 0x7FFF_FFFF)
     ordered = ordered.masked_fill(scores.isnan(), torch.iinfo(torch.int32).min)
-    last = scores.shape[-1] - 1
-    earlier_first = last - torch.arange(scores.shape[-1], device=scores.device)
-    keys = (ordered.to(torch.int64) << 32) | earlier_first
-    return last - (torch.topk(keys, k, dim=-1).values & 0xFFFF_FFFF)
+    return (ordered.to(torch.int64) << 32) | (_LAST - positions)
+
+
+def _positions(keys: Tensor) -> Tensor:
+    return _LAST - (keys & _LAST)
 
 
 def _few(scores: Tensor, k: int) -> Tensor:

@@ -95,6 +95,9 @@ class Metrics:
         self.kernel_launches = Counter(
             "maxsim_kernel_launches_total", "Work lists scored, by kernel.", ["kernel", "dtype"], registry=r
         )
+        self.graph_replays = Counter(
+            "maxsim_graph_replays_total", "Requests scored by replaying a CUDA graph.", registry=r
+        )
         self.kernel_compilations = Counter(
             "maxsim_kernel_compilations_total",
             "Kernel variants compiled, or loaded from the cache on disk.",

@@ -29,6 +29,7 @@ def choose(monkeypatch):
 def h200(choose, monkeypatch):
     monkeypatch.setattr(choose, "processors", lambda device: 132)
     monkeypatch.setattr(choose, "_hopper", lambda device: True)
+    monkeypatch.setattr(choose, "in_host_memory", lambda address: False)
     return choose
 
 
@@ -58,6 +59,13 @@ def packed(rows, items, longest, dim=128, dtype=FP16):
 
 def config_of(choice):
     return choice.config.key.split()[0]
+
+
+def test_host_memory_is_read_by_plain_loads(h200, monkeypatch):
+    monkeypatch.setattr(h200, "in_host_memory", lambda address: True)
+    for documents, config in ((100, "few-32"), (1000, "short-32")):
+        choice = h200.choose(*sides(dense(1, 32), dense(documents, 120)))
+        assert (choice.name, config_of(choice)) == ("short-query", config)
 
 
 # (Nq, Lq), (Nd, Ld), d, dtype → kernel, configuration, segments of a document

@@ -54,6 +54,28 @@ def test_error_and_the_best_20(gpu, unit, seeded, dim, dtype, query_rows):
     assert (wanted[best] >= twentieth * (1 - 2 * MAX_RELATIVE_ERROR)).all()
 
 
+@pytest.mark.parametrize("items", [100, 2000], ids="N{}".format)
+def test_host_memory_is_read_in_place_by_plain_loads_to_the_same_bits(gpu, unit, seeded, items):
+    documents, query = store(unit, seeded, 128, FP16, items), unit(32, 128, dtype=FP16)
+    host = documents.tokens.cpu().pin_memory()
+    shown = _Shown(
+        {"shape": tuple(host.shape), "typestr": "<f2", "data": (host.data_ptr(), False), "version": 3}
+    )
+    view = torch.as_tensor(shown, device="cuda")
+    assert view.data_ptr() == host.data_ptr()
+    there = Spans(view, documents.starts, documents.lengths)
+    assert maxsim.plan(query, there).kernel == "short-query"
+    assert maxsim.plan(query, documents).kernel in ("short-query-hopper", "split-document-hopper")
+    assert torch.equal(maxsim.score(query, there), maxsim.score(query, documents))
+
+
+class _Shown:
+    """Memory of the host that passes for the device's."""
+
+    def __init__(self, interface):
+        self.__cuda_array_interface__ = interface
+
+
 @pytest.mark.parametrize("scale", [2.0**-40, 2.0**-10, 2.0**40], ids=["2^-40", "2^-10", "2^40"])
 @pytest.mark.parametrize("query_rows", [32, 130], ids="Lq{}".format)
 def test_float32_is_as_exact_at_any_scale(gpu, unit, seeded, scale, query_rows):

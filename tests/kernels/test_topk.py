@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -27,6 +28,23 @@ def test_order_with_many_ties(backend, seeded, n, k):
     best, positions = backend.top_k(scores, k)
     assert positions.tolist() == ordered(scores.tolist(), k)
     torch.testing.assert_close(best, scores[positions], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "NumPy"])
+@pytest.mark.parametrize("n", [0, 1, 2, 111, 2048, 2049, topk.SORTED_WHOLE], ids="n{}".format)
+def test_order_in_host_memory(seeded, monkeypatch, compiled, n):
+    if compiled and not topk.compiled:
+        pytest.skip("the compiled sort is not built")
+    monkeypatch.setattr(topk, "compiled", compiled)
+    special = torch.tensor([0.0, -0.0, -1e-30, 1e-30, -torch.inf, torch.inf, torch.nan, -torch.nan, 65504.0])
+    picked = special[torch.randint(0, len(special), (n,), generator=seeded)]
+    drawn = torch.randn(n, generator=seeded)
+    scores = torch.where(torch.rand(n, generator=seeded) < 0.5, picked, drawn)
+    wanted = ordered(scores.tolist(), n)
+    for k in {0, min(n, 1), n // 2, n}:
+        positions = topk.order(scores.numpy(), k)
+        assert positions.dtype == np.int64 and positions.tolist() == wanted[:k]
+    assert topk.order(scores.repeat_interleave(2).numpy()[::2], n).tolist() == wanted  # not contiguous
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import argparse
 
-from maxsim.bench import cpu, forward
+from maxsim.bench import cpu, forward, stream
 
 __all__ = ["main"]
 
@@ -13,6 +13,7 @@ def main(argv: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     cpu.configure(commands.add_parser("cpu", help="32 × 128 against stored passages on this machine's CPU"))
     forward.configure(commands.add_parser("forward", help="the forward kernels on this machine's GPU"))
+    stream.configure(commands.add_parser("stream", help="the scan of host memory through this machine's GPU"))
     arguments = parser.parse_args(argv)
     status: int = arguments.run(arguments)
     return status

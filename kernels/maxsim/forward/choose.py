@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from maxsim.forward.launch import INTERPRETED, Options
+from maxsim.forward.residence import in_host_memory
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Side
 
@@ -158,6 +159,8 @@ def _few_rows(table: dict[str, Config], left: Side, right: Side, columns: int, p
         and left.step == 1
         and (pairs is None or pairs < SCATTERED_PROGRAMS_PER_SM * available)
         and _copy_engine_reads(left, right)
+        # Over the bus, too, plain loads have more under way: 51 GB/s, where the copy engine reads 45.
+        and not in_host_memory(right.tokens.data_ptr())
     )
     config = table[f"hopper-{size}" if copied else f"short-{size}"]
     if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * available:

@@ -109,6 +109,7 @@ def answer(
                 collection=msgspec.UNSET if collection is None else collection,
                 candidates=ranking.candidates,
                 kernel=ranking.kernel,
+                engine_ms=1e3 * ranking.engine_s,
                 timings_ms={stage: 1e3 * seconds for stage, seconds in clock.timings_s.items()},
             ),
         ),

@@ -127,11 +127,15 @@ class Usage(Struct):
 
 
 class RankMeta(Struct, kw_only=True, omit_defaults=True):
-    """`timings_ms` maps a stage to milliseconds; `kernel` is shared with the requests scored together."""
+    """`timings_ms` maps a stage to milliseconds; `kernel` is shared with the requests scored together.
+
+    `engine_ms` is from the look-up of the candidates to their order: the stages in between, and waits.
+    """
 
     collection: str | UnsetType = UNSET
     candidates: int
     kernel: str
+    engine_ms: float
     timings_ms: dict[str, float]
 
 

@@ -1,4 +1,4 @@
-"""`maxsim bench`: the kernels' own benches, from the library."""
+"""`maxsim bench`: the library's benches of the kernels, and the service's of its engine."""
 
 import argparse
 
@@ -14,4 +14,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.rest[:1] == ["engine"]:
+        from . import engine_bench  # it needs what only a GPU's machine has a use for
+
+        parser = argparse.ArgumentParser(prog="maxsim bench engine", description=engine_bench.__doc__)
+        engine_bench.configure(parser)
+        arguments = parser.parse_args(args.rest[1:])
+        status: int = arguments.run(arguments)
+        return status
     return main(args.rest)

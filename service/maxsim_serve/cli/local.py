@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,15 +31,22 @@ class LocalService:
     While it runs, SIGTERM acts on this process like Ctrl-C, so that the service never outlives it: use
     it from the main thread.
 
+    `settings` are those that differ from the defaults; it scores on the CPU unless they say otherwise.
     `on_wait(elapsed_s)` is called some times a second until the service is ready.
     """
 
     def __init__(
-        self, *, encoder: str, port: int = 0, start_timeout_s: float = 120.0, on_wait: Callable[[float], None]
+        self,
+        *,
+        encoder: str,
+        port: int = 0,
+        settings: Mapping[str, object] | None = None,
+        start_timeout_s: float = 120.0,
+        on_wait: Callable[[float], None],
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._encoder = encoder
+        self._settings = {"device": "cpu", "encoder": encoder, **(settings or {})}
         self._start_timeout_s = start_timeout_s
         self._on_wait = on_wait
 
@@ -52,9 +59,8 @@ class LocalService:
             "host": "127.0.0.1",
             "port": str(self.port),
             "data-dir": str(self._directory / "data"),
-            "device": "cpu",
-            "encoder": self._encoder,
         }
+        environ |= {f"MAXSIM_{name.upper()}": str(value) for name, value in self._settings.items()}
         command = [sys.executable, "-m", "maxsim_serve", "serve"]
         command += [part for name, value in options.items() for part in (f"--{name}", value)]
         with self._log.open("wb") as log:

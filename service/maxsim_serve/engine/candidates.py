@@ -92,8 +92,8 @@ class InlineCandidates:
         return False
 
     def resolve(self) -> Resolved:
-        lengths = torch.tensor([len(v) for v in self.vectors], dtype=torch.int64)
+        lengths = np.array([len(v) for v in self.vectors], dtype=np.int64)
         tokens = torch.from_numpy(np.concatenate([np.asarray(v, dtype=np.float32) for v in self.vectors]))
         count = len(self.vectors)
-        part = Part(tokens, lengths.cumsum(0) - lengths, lengths, torch.arange(count))
+        part = Part(tokens, lengths.cumsum() - lengths, lengths, np.arange(count))
         return Resolved([part], count, np.empty(0, dtype=np.int64), len(tokens))

@@ -17,6 +17,7 @@ import maxsim
 from ..errors import InvalidInput
 from ..metrics import Metrics
 from .gpu import GpuScorer
+from .scan import SCAN_BYTES, ScanningScorer
 from .scorer import Scorer
 from .worklist import CpuScorer
 
@@ -27,8 +28,8 @@ _log = logging.getLogger(__name__)
 # What is compiled for before anything is stored: most models' width, and the probe's and inline documents'.
 _DEFAULT_KINDS = ((128, torch.float16), (128, torch.float32))
 
-WORKSPACE_BYTES = 2 << 30
-"""What a batch may need beside the store: its upload, partial maxima, scores."""
+WORKSPACE_BYTES = (2 << 30) + SCAN_BYTES
+"""What a batch may need beside the store: its upload, partial maxima, scores; the blocks of a scan."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def make_scorer(
     """
     if device.type == "cpu":
         return CpuScorer()
-    scorer = GpuScorer(device, query_dtype)
+    scorer = ScanningScorer(GpuScorer(device, query_dtype))
     metrics.gpu_memory_total.set(torch.cuda.mem_get_info(device)[1])
     metrics.gpu_memory.labels("store").set(store_bytes)
     metrics.gpu_memory.labels("staging").set_function(lambda: float(scorer.staging_bytes))

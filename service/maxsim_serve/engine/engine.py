@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..errors import DeviceLost, InvalidInput, ServiceError
@@ -90,13 +89,14 @@ class Engine:
                 param="query",
                 code="dimension_mismatch",
             )
-        rows = (
-            normalized(query, field="query")
-            if candidates.normalize
-            else np.array(query, dtype=np.float32, order="C")
-        )
+        if candidates.normalize:
+            query = normalized(query, field="query")
+        # Halves stay as they are: a GPU wants them so.
+        dtype = np.dtype(np.float16 if query.dtype == np.float16 else np.float32)
+        rows = self._scorer.room((query.shape[0], query.shape[1]), dtype)
+        np.copyto(rows, query, casting="unsafe")  # int8 and float64 become float32
         job = Job(
-            query=torch.from_numpy(rows),
+            query=rows,
             candidates=candidates,
             top_n=top_n,
             explain=explain,

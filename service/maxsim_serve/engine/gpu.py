@@ -1,56 +1,27 @@
-"""Many requests on a GPU: one upload, a launch for each kind of query and store, one download, one stream.
+"""Scores on a GPU: a request by itself as a CUDA graph, many of them as one batch of plain launches."""
 
-Nothing waits for the device between `launch` and `wait`. What a batch reads stays alive until it has been
-waited for: its buffers, and its parts with the leases they hold.
-"""
-
-import time
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from contextlib import suppress
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 import maxsim
-from maxsim.topk import SORTED_WHOLE
 
-from ..store import Part
-from .scorer import Best, Request, Scored
-from .staging import Layout, Staging, Upload
-from .worklist import by_position, joined
+from .batch import Lane, query_dtype
+from .graphs import Graphs
+from .scorer import Launched, Request, Scored
 
 __all__ = ["GpuScorer"]
 
 DEPTH = 2
-# Queries of up to so many rows share a launch; a longer one fills the tensor cores by itself.
-_SHARED_ROWS = (32, 64)
-
-
-class _Key(NamedTuple):
-    """What one launch has in common: the store's tensor (address, dtype, width) and the kind of query."""
-
-    address: int
-    dtype: torch.dtype
-    dim: int
-    query_dtype: torch.dtype
-    form: int
-
-
-class _Work(NamedTuple):
-    """One launch: the members' (request, part) and the numbers of its tensors in the upload; `tokens` is
-    the store's tensor or a number, `indices` are of starts, lengths, query index."""
-
-    members: list[tuple[int, Part]]
-    tokens: torch.Tensor | int
-    queries: int
-    query_spans: tuple[int, int] | None
-    indices: tuple[int, int, int]
-    longest: tuple[int, int]
+_LONG_QUERY_BYTES = 64 << 10
 
 
 class GpuScorer:
-    """Scores on one CUDA device.
+    """Scores on one CUDA device, on one stream.
 
     `query_dtype` "stored" rounds a query to the dtype of the documents it meets, so that the tensor cores
     take both as they are; "float32" keeps it, at a quarter to a seventh of the speed. A query that float16
@@ -63,209 +34,67 @@ class GpuScorer:
         self.device = device
         self._keep_float32 = query_dtype == "float32"
         self._stream = torch.cuda.Stream(device)
-        self._staging = [Staging(device) for _ in range(DEPTH)]
-        self._turn = 0
-        self._numbers = torch.arange(1 << 14, device=device)
+        self._lanes = [Lane(device, self._stream, self._keep_float32) for _ in range(DEPTH)]
+        self._graphs = Graphs(device, self._stream, slots=DEPTH)
+        self._free = list(range(DEPTH))
 
     @property
     def staging_bytes(self) -> int:
         """Device memory that uploads go to."""
-        return sum(staging.device_bytes for staging in self._staging)
+        return self._graphs.device_bytes + sum(lane.device_bytes for lane in self._lanes)
 
     def bind(self) -> None:
         torch.cuda.set_device(self.device)
         torch.cuda.set_stream(self._stream)
         self._stream.wait_stream(torch.cuda.default_stream(self.device))
 
-    def launch(self, requests: Sequence[Request]) -> "_Flight":
-        started = time.perf_counter()
-        staging = self._staging[self._turn]
-        self._turn = (self._turn + 1) % DEPTH
-        layout = Layout()
-        works = [self._lay_out(layout, key, members, requests) for key, members in self._groups(requests)]
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(5)]
-        marks[0].record()
-        upload = staging.upload(layout) if works else None
-        marks[1].record()
-        launches = []
-        scores = []
-        for work in works:
-            assert upload is not None
-            piece, kernel = self._score(work, upload)
-            scores.append(piece)
-            launches.append((kernel, _name(_tokens(work, upload).dtype)))
-        marks[2].record()
-        picked = [_pick(work, piece, requests) for work, piece in zip(works, scores, strict=True)]
-        marks[3].record()
-        arrays = staging.download([tensor for tensors in picked for tensor in tensors])
-        marks[4].record()
-        return _Flight(
-            requests, works, arrays, launches, marks, layout.size_bytes, time.perf_counter() - started
-        )
+    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        """Pinned for a long query: it is copied to the device from there, and not to a buffer before."""
+        size_bytes = shape[0] * shape[1] * dtype.itemsize
+        if size_bytes < _LONG_QUERY_BYTES:
+            return np.empty(shape, dtype)
+        pinned = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+        return pinned.numpy().view(dtype).reshape(shape)
 
-    def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        rounded = query.to(self.device, self._dtype_for(query, rows.dtype))
-        explained = maxsim.explain(rounded, rows.to(self.device))
+    def launch(self, requests: Sequence[Request]) -> "_Flight":
+        slot = self._free.pop()
+        try:
+            flight: Launched | None = None
+            if len(requests) == 1:
+                flight = self._graphs.launch(requests[0], self.rounded, slot)
+            return _Flight(flight or self._lanes[slot].launch(requests), slot, self._free)
+        except BaseException:
+            # What was enqueued may still read the slot's buffers; an error of its own is not the first one.
+            with suppress(RuntimeError):
+                self._stream.synchronize()
+            self._free.append(slot)
+            raise
+
+    def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        explained = maxsim.explain(
+            torch.from_numpy(query).to(self.device, self.rounded(query, rows.dtype)), rows.to(self.device)
+        )
         return explained.tokens.cpu(), explained.similarities.cpu()
 
     def release(self) -> None:
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
-    def _groups(self, requests: Sequence[Request]) -> list[tuple[_Key, list[tuple[int, Part]]]]:
-        groups: dict[_Key, list[tuple[int, Part]]] = {}
-        for number, request in enumerate(requests):
-            rows = len(request.query)
-            form = next((most for most in _SHARED_ROWS if rows <= most), -1 - number)
-            for part in request.resolved.parts:
-                tokens = part.tokens
-                query_dtype = self._dtype_for(request.query, tokens.dtype)
-                key = _Key(tokens.data_ptr(), tokens.dtype, tokens.shape[1], query_dtype, form)
-                groups.setdefault(key, []).append((number, part))
-        return list(groups.items())
-
-    def _dtype_for(self, query: torch.Tensor, stored: torch.dtype) -> torch.dtype:
-        if self._keep_float32 or stored == torch.float32:
-            return torch.float32
-        # The largest finite float16; a row beyond it would become infinite.
-        if stored == torch.float16 and np.abs(query.numpy()).max(initial=0.0) > 65504.0:
-            return torch.float32
-        return stored
-
-    def _lay_out(
-        self, layout: Layout, key: _Key, members: list[tuple[int, Part]], requests: Sequence[Request]
-    ) -> _Work:
-        parts = [part for _, part in members]
-        starts, lengths = joined([part.starts for part in parts]), joined([part.lengths for part in parts])
-        tokens: torch.Tensor | int = parts[0].tokens
-        if parts[0].tokens.device.type == "cpu":
-            rows, starts = _packed(parts[0].tokens, starts, lengths)
-            tokens = layout.add(rows, key.dtype)
-        queries = [requests[number].query for number, _ in members]
-        query_lengths = np.array([len(query) for query in queries])
-        query_spans = None
-        if len(queries) > 1:
-            query_starts = query_lengths.cumsum() - query_lengths
-            query_spans = (
-                layout.add(torch.from_numpy(query_starts), torch.int64),
-                layout.add(torch.from_numpy(query_lengths), torch.int64),
-            )
-        of_query = np.repeat(np.arange(len(parts)), [len(part.positions) for part in parts])
-        return _Work(
-            members,
-            tokens,
-            layout.add(joined(queries), key.query_dtype),
-            query_spans,
-            (
-                layout.add(starts, torch.int64),
-                layout.add(lengths, torch.int64),
-                layout.add(torch.from_numpy(of_query), torch.int64),
-            ),
-            (int(query_lengths.max()), int(lengths.max()) if len(lengths) else 0),
-        )
-
-    def _score(self, work: _Work, upload: Upload) -> tuple[torch.Tensor, str]:
-        """→ (scores fp32 [P] on the device, the kernel's name). Enqueues."""
-        starts, lengths, of_query = (upload[number] for number in work.indices)
-        most_query_rows, most_rows = work.longest
-        documents = maxsim.Spans.trusted(_tokens(work, upload), starts, lengths, most_rows)
-        queries: torch.Tensor | maxsim.Spans = upload[work.queries]
-        if work.query_spans is not None:
-            first, count = (upload[number] for number in work.query_spans)
-            queries = maxsim.Spans.trusted(upload[work.queries], first, count, most_query_rows)
-        pairs = len(of_query)
-        if pairs > len(self._numbers):
-            self._numbers = torch.arange(1 << (pairs - 1).bit_length(), device=self.device)
-        kernel = maxsim.plan(queries, documents, pairs=pairs).kernel
-        return maxsim.score_pairs(queries, documents, of_query, self._numbers[:pairs]), kernel
+    def rounded(self, query: NDArray[np.generic], stored: torch.dtype) -> torch.dtype:
+        """The dtype that a query takes for documents of another."""
+        return query_dtype(query, stored, self._keep_float32)
 
 
 class _Flight:
-    """A batch that the device works on; holds what it reads."""
+    """A batch on its way, in a slot that is free again once it has been waited for."""
 
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        works: Sequence[_Work],
-        arrays: Sequence[NDArray[np.generic]],
-        launches: Sequence[tuple[str, str]],
-        marks: Sequence[torch.cuda.Event],
-        upload_bytes: int,
-        launch_s: float,
-    ) -> None:
-        self._requests = requests
-        self._works = works
-        self._arrays = arrays
-        self._launches = launches
-        self._marks = marks
-        self._upload_bytes = upload_bytes
-        self._launch_s = launch_s
+    def __init__(self, launched: Launched, slot: int, free: list[int]) -> None:
+        self._launched = launched
+        self._slot = slot
+        self._free = free
 
     def wait(self) -> Scored:
-        self._marks[-1].synchronize()
-        results: list[NDArray[np.float32] | Best | None] = [None] * len(self._requests)
-        pieces: list[list[tuple[Part, NDArray[np.float32]]]] = [[] for _ in self._requests]
-        arrays = iter(self._arrays)
-        for work in self._works:
-            if _picks(work, self._requests):
-                (number, part), values, indices = work.members[0], next(arrays), next(arrays)
-                results[number] = Best(part.positions.numpy()[indices], values.copy())  # type: ignore[arg-type]
-                continue
-            # A copy: the buffer is another batch's next, and a ranking may outlive that.
-            scores = next(arrays).copy()
-            first = 0
-            for number, part in work.members:
-                end = first + len(part.positions)
-                pieces[number].append((part, scores[first:end]))  # type: ignore[arg-type]
-                first = end
-        names = ("upload", "kernel", "select", "download")
-        spans = zip(names, self._marks, self._marks[1:], strict=False)
-        stages_s = {name: 1e-3 * begin.elapsed_time(end) for name, begin, end in spans}
-        return Scored(
-            [
-                by_position(request.resolved.count, of) if result is None else result
-                for request, of, result in zip(self._requests, pieces, results, strict=True)
-            ],
-            self._launches,
-            stages_s | {"launch": self._launch_s},
-            {"up": self._upload_bytes, "down": sum(array.nbytes for array in self._arrays)},
-        )
-
-
-def _picks(work: _Work, requests: Sequence[Request]) -> bool:
-    """Whether the device picks the best: one request's many candidates, in one part, of which few are wanted.
-
-    Up to some thousands, a download and a sort on the host are sooner done than another launch.
-    """
-    request = requests[work.members[0][0]]
-    pairs = len(work.members[0][1].positions)
-    alone = len(work.members) == 1 and len(request.resolved.parts) == 1
-    return alone and pairs > SORTED_WHOLE and request.wanted <= pairs // 2
-
-
-def _pick(work: _Work, scores: torch.Tensor, requests: Sequence[Request]) -> tuple[torch.Tensor, ...]:
-    """What is downloaded of a launch: all scores, or the values and indices of the best."""
-    if not _picks(work, requests):
-        return (scores,)
-    best = maxsim.top_k(scores, requests[work.members[0][0]].wanted)
-    return best.values, best.indices
-
-
-def _tokens(work: _Work, upload: Upload) -> torch.Tensor:
-    return upload[work.tokens] if isinstance(work.tokens, int) else work.tokens
-
-
-def _packed(
-    tokens: torch.Tensor, starts: torch.Tensor, lengths: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows that the device cannot read → (those asked for, packed; where each document begins)."""
-    ends = lengths.cumsum(0)
-    packed_starts = ends - lengths
-    if torch.equal(starts, packed_starts):
-        return tokens[: int(ends[-1])], packed_starts
-    spans = zip(starts.tolist(), lengths.tolist(), strict=True)
-    return torch.cat([tokens[start : start + length] for start, length in spans]), packed_starts
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+        try:
+            return self._launched.wait()
+        finally:
+            self._free.append(self._slot)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 import maxsim
@@ -16,7 +15,7 @@ from ..errors import DeviceLost, OutOfMemory
 from ..metrics import DEVICE_STAGES, STAGES, Metrics
 from .candidates import Resolved
 from .faults import is_device_lost, is_out_of_memory
-from .job import Explanation, Job, Ranking
+from .job import Explanation, Job, Ranking, deliver
 from .queue import JobQueue
 from .scorer import Best, Launched, Request, Scored, Scorer
 
@@ -115,7 +114,7 @@ class Runner:
                 job.deliver(error)
             else:
                 timings_s = {"queue": taken - job.enqueued, "lookup": time.perf_counter() - taken}
-                batch.append(_Work(job, resolved, timings_s))
+                batch.append(_Work(job, resolved, timings_s, taken))
                 # A long query makes as much work of a row as several short ones.
                 tokens += resolved.tokens * -(-len(job.query) // _QUERY_ROWS)
             job = self._queue.take_if_waiting() if tokens < self._max_batch_tokens else None
@@ -140,14 +139,18 @@ class Runner:
             return
         self._last_success = time.perf_counter()
         kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
+        ranked: list[tuple[Job, Ranking | BaseException]] = []
+        failed: list[tuple[_Work, Exception]] = []
         for work, result in zip(batch, scored.results, strict=True):
             work.timings_s.update(scored.stages_s)
             try:
-                ranking = _rank(work, result, kernel, self._scorer)
+                ranked.append((work.job, _rank(work, result, kernel, self._scorer)))
             except Exception as error:
-                self._recover([work], error)
-            else:
-                work.job.deliver(ranking)
+                failed.append((work, error))
+        if ranked:
+            deliver(ranked)
+        for work, cause in failed:
+            self._recover([work], cause)
         self._record(batch, scored)
 
     def _recover(self, batch: Sequence["_Work"], error: Exception) -> None:
@@ -171,8 +174,7 @@ class Runner:
         batch[0].job.deliver(error)
 
     def _fail(self, batch: Sequence["_Work"], error: Exception) -> None:
-        for work in batch:
-            work.job.deliver(error)
+        deliver([(work.job, error) for work in batch])
 
     def _lose(self, error: Exception) -> DeviceLost:
         _log.critical("the device is lost; the process must be started again", exc_info=error)
@@ -189,12 +191,13 @@ class Runner:
         self._metrics.stream_busy.inc(sum(scored.stages_s.get(stage, 0.0) for stage in DEVICE_STAGES))
         for direction, moved_bytes in scored.moved_bytes.items():
             self._metrics.stream_bytes.labels(direction).inc(moved_bytes)
+        self._metrics.graph_replays.inc(scored.graphs)
         compiled = maxsim.compilations()
         if compiled > self._compilations:
             self._metrics.kernel_compilations.labels("live").inc(compiled - self._compilations)
             self._compilations = compiled
         for kernel, dtype in scored.launches:
-            self._metrics.kernel_launches.labels(kernel, dtype).inc()
+            self._metrics.kernel_launches.labels(kernel, str(dtype).removeprefix("torch.")).inc()
         for work in batch:
             for stage, seconds in work.timings_s.items():
                 if stage not in scored.stages_s:  # those are of the whole batch, and counted once
@@ -206,12 +209,13 @@ class Runner:
 class _Work:
     """A job whose candidates are resolved."""
 
-    __slots__ = ("job", "resolved", "timings_s")
+    __slots__ = ("job", "resolved", "taken", "timings_s")
 
-    def __init__(self, job: Job, resolved: Resolved, timings_s: dict[str, float]) -> None:
+    def __init__(self, job: Job, resolved: Resolved, timings_s: dict[str, float], taken: float) -> None:
         self.job = job
         self.resolved = resolved
         self.timings_s = timings_s
+        self.taken = taken  # time.perf_counter() clock
 
 
 class _Flight:
@@ -240,7 +244,8 @@ def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: 
         scores = result[positions]
     ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
     explanations = _explain(job.query, resolved, positions.tolist(), scorer) if job.explain else None
-    work.timings_s["topk"] = time.perf_counter() - started + work.timings_s.get("topk", 0.0)
+    ended = time.perf_counter()
+    work.timings_s["topk"] = ended - started
     return Ranking(
         positions=positions,
         scores=scores,
@@ -250,12 +255,13 @@ def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: 
         document_tokens=resolved.tokens,
         timings_s=work.timings_s,
         kernel=kernel,
+        engine_s=ended - work.taken,
         explanations=explanations,
     )
 
 
 def _explain(
-    query: torch.Tensor, resolved: Resolved, positions: Sequence[int], scorer: Scorer
+    query: NDArray[np.generic], resolved: Resolved, positions: Sequence[int], scorer: Scorer
 ) -> list[Explanation]:
     spans = {}
     wanted = set(positions)

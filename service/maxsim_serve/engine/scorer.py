@@ -14,9 +14,9 @@ __all__ = ["Best", "Launched", "Request", "Scored", "Scorer"]
 
 
 class Request(NamedTuple):
-    """A query `[Lq, dim]` fp32 in host memory, its candidates, and how many of the best are wanted."""
+    """A query `[Lq, dim]` fp32 or fp16, its candidates, and how many of the best are wanted."""
 
-    query: torch.Tensor
+    query: NDArray[np.generic]
     resolved: Resolved
     wanted: int
 
@@ -32,14 +32,15 @@ class Best(NamedTuple):
 class Scored:
     """`results[i]` of request i: all scores fp32 `[count_i]`, −∞ where missing, or the best already picked.
 
-    `launches` are (kernel, dtype). `stages_s` are seconds of the whole batch, `kernel` among them;
-    `moved_bytes` are those copied to the device (`up`) and back (`down`).
+    `launches` are (kernel, dtype of the documents). `stages_s` are seconds of the whole batch, `kernel` among
+    them; `moved_bytes` are those copied to the device (`up`) and back (`down`); `graphs` were replayed.
     """
 
     results: Sequence[NDArray[np.float32] | Best]
-    launches: Sequence[tuple[str, str]]
+    launches: Sequence[tuple[str, torch.dtype]]
     stages_s: dict[str, float]
     moved_bytes: dict[str, int] = field(default_factory=dict)
+    graphs: int = 0
 
 
 class Launched(Protocol):
@@ -61,9 +62,12 @@ class Scorer(Protocol):
     def bind(self) -> None:
         """Called once, by the thread that will launch and wait."""
 
+    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        """Host memory for a query, where the device reads it soonest; from any thread."""
+
     def launch(self, requests: Sequence[Request]) -> Launched: ...
 
-    def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Per row of a query the winning row of a document's `rows` and its similarity, in host memory."""
 
     def release(self) -> None:

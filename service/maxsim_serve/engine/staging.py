@@ -1,6 +1,5 @@
 """Pinned buffers of one batch in flight: all it uploads in one piece, all it downloads in one piece."""
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ __all__ = ["Layout", "Staging", "Upload"]
 ALIGNMENT_BYTES = 256
 _FIRST_BYTES = 1 << 20
 
+# First byte, shape [n] or [n, d], dtype.
 Block = tuple[int, tuple[int, ...], torch.dtype]
 
 
@@ -36,12 +36,31 @@ class Layout:
 class Upload:
     """The tensors of a layout on the device, by their numbers."""
 
-    def __init__(self, buffer: torch.Tensor, blocks: Sequence[Block]) -> None:
+    def __init__(self, buffer: "_Buffer", blocks: Sequence[Block]) -> None:
         self._buffer = buffer
         self._blocks = blocks
 
     def __getitem__(self, number: int) -> torch.Tensor:
-        return _view(self._buffer, self._blocks[number])
+        return self._buffer.view(self._blocks[number])
+
+
+class _Buffer:
+    """Bytes, seen as tensors: a dtype is viewed once, for a view of a view costs more than all the rest."""
+
+    def __init__(self, data: torch.Tensor) -> None:
+        self.bytes = data
+        self._typed: dict[torch.dtype, torch.Tensor] = {}
+
+    def __len__(self) -> int:
+        return self.bytes.numel()
+
+    def view(self, block: Block) -> torch.Tensor:
+        offset, shape, dtype = block
+        typed = self._typed.get(dtype)
+        if typed is None:
+            typed = self._typed[dtype] = self.bytes.view(dtype)
+        strides = (1,) if len(shape) == 1 else (shape[1], 1)
+        return typed.as_strided(shape, strides, offset // dtype.itemsize)
 
 
 class Staging:
@@ -53,24 +72,22 @@ class Staging:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._up = torch.empty(0, dtype=torch.uint8)
-        self._on_device = torch.empty(0, dtype=torch.uint8)
-        self._down = torch.empty(0, dtype=torch.uint8)
+        self._up = self._on_device = self._down = _Buffer(torch.empty(0, dtype=torch.uint8))
 
     @property
     def device_bytes(self) -> int:
-        return self._on_device.numel()
+        return len(self._on_device)
 
     def upload(self, layout: Layout) -> Upload:
         """Enqueue one copy of everything in the layout on the current stream."""
-        if layout.size_bytes > self._up.numel():
+        if layout.size_bytes > len(self._up):
             size = _capacity(layout.size_bytes)
-            self._on_device = torch.empty(size, dtype=torch.uint8, device=self._device)
-            self._up = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            self._on_device = _Buffer(torch.empty(size, dtype=torch.uint8, device=self._device))
+            self._up = _Buffer(torch.empty(size, dtype=torch.uint8, pin_memory=True))
         for block, source in zip(layout.blocks, layout.sources, strict=True):
-            _view(self._up, block).copy_(source)
+            self._up.view(block).copy_(source)
         used = layout.size_bytes
-        self._on_device[:used].copy_(self._up[:used], non_blocking=True)
+        self._on_device.bytes[:used].copy_(self._up.bytes[:used], non_blocking=True)
         return Upload(self._on_device, layout.blocks)
 
     def download(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.generic]]:
@@ -83,9 +100,9 @@ class Staging:
         for tensor in tensors:
             blocks.append((size, tuple(tensor.shape), tensor.dtype))
             size += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        if size > self._down.numel():
-            self._down = torch.empty(_capacity(size), dtype=torch.uint8, pin_memory=True)
-        views = [_view(self._down, block) for block in blocks]
+        if size > len(self._down):
+            self._down = _Buffer(torch.empty(_capacity(size), dtype=torch.uint8, pin_memory=True))
+        views = [self._down.view(block) for block in blocks]
         for view, tensor in zip(views, tensors, strict=True):
             view.copy_(tensor, non_blocking=True)
         return [view.numpy() for view in views]
@@ -93,9 +110,3 @@ class Staging:
 
 def _capacity(size_bytes: int) -> int:
     return max(_FIRST_BYTES, 1 << (size_bytes - 1).bit_length())
-
-
-def _view(buffer: torch.Tensor, block: Block) -> torch.Tensor:
-    offset, shape, dtype = block
-    end = offset + math.prod(shape) * dtype.itemsize
-    return buffer[offset:end].view(dtype).view(shape)

@@ -3,6 +3,7 @@
 import functools
 import time
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,8 @@ from .scorer import Request, Scored
 
 __all__ = ["CpuScorer", "by_position", "joined"]
 
+_Value = TypeVar("_Value", bound=np.generic)
+
 
 class CpuScorer:
     """Scores in the calling thread; queries stay float32."""
@@ -25,11 +28,14 @@ class CpuScorer:
     def bind(self) -> None:
         """Nothing is bound to a thread."""
 
+    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        return np.empty(shape, dtype)
+
     def launch(self, requests: Sequence[Request]) -> "_Done":
         return _Done(_score(requests))
 
-    def explain(self, query: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        explained = maxsim.explain(query, rows)
+    def explain(self, query: NDArray[np.generic], rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        explained = maxsim.explain(torch.from_numpy(query).float(), rows)
         return explained.tokens, explained.similarities
 
     def release(self) -> None:
@@ -54,6 +60,7 @@ def _score(requests: Sequence[Request]) -> Scored:
         for part in request.resolved.parts:
             groups.setdefault(id(part.tokens), []).append((number, part))
 
+    queries = [torch.from_numpy(request.query).float() for request in requests]
     launches = []
     pieces: list[list[tuple[Part, NDArray[np.float32]]]] = [[] for _ in requests]
     for members in groups.values():
@@ -61,12 +68,14 @@ def _score(requests: Sequence[Request]) -> Scored:
         tokens = parts[0].tokens
         counts = [len(part.positions) for part in parts]
         documents = maxsim.Spans(
-            tokens, joined([part.starts for part in parts]), joined([part.lengths for part in parts])
+            tokens,
+            torch.from_numpy(joined([part.starts for part in parts])),
+            torch.from_numpy(joined([part.lengths for part in parts])),
         )
-        ragged = maxsim.Ragged.from_list([requests[number].query for number, _ in members])
+        ragged = maxsim.Ragged.from_list([queries[number] for number, _ in members])
         of_query = torch.from_numpy(np.repeat(np.arange(len(parts)), counts))
         scores = maxsim.score_pairs(ragged, documents, of_query, torch.arange(len(of_query)))
-        launches.append((_kernel(tokens.dtype), str(tokens.dtype).removeprefix("torch.")))
+        launches.append((_kernel(tokens.dtype), tokens.dtype))
         for (number, part), chunk in zip(members, torch.split(scores, counts), strict=True):
             pieces[number].append((part, chunk.numpy()))
     results = [by_position(r.resolved.count, of) for r, of in zip(requests, pieces, strict=True)]
@@ -79,12 +88,12 @@ def by_position(count: int, pieces: Sequence[tuple[Part, NDArray[np.float32]]]) 
         return pieces[0][1]  # all of them, and a part keeps the order of its positions
     scores = np.full(count, -np.inf, dtype=np.float32)
     for part, piece in pieces:
-        scores[part.positions.numpy()] = piece
+        scores[part.positions] = piece
     return scores
 
 
-def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+def joined(arrays: Sequence[NDArray[_Value]]) -> NDArray[_Value]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 @functools.cache

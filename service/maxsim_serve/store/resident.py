@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .lookup import GENERATION, LENGTH, SEGMENT, START, Lookup, Places, compiled
+from .lookup import GENERATION, LENGTH, SEGMENT, START, Lookup, Places, cached_rows, compiled
 from .memory import Bytes
 from .tier import Table
 
@@ -22,27 +23,31 @@ __all__ = ["Located", "Part", "ResidentIndex", "Snapshot", "Spot"]
 
 Int64 = NDArray[np.int64]
 _FIRST_CAPACITY = 1024
+# Arrays that most look-ups share; nobody writes to them.
+_NUMBERS = np.arange(1 << 14)
+_NOTHING = np.empty(0, np.int64)
+_NUMBERS.flags.writeable = False
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Documents in one table of rows: `tokens` [rows, dim] in the stored dtype, and per document int64 [n]
     its first row, its number of rows, and its position in the request or snapshot; positions ascend.
 
     Only the rows that it names may be read, and only while `lease` is held: a kernel in flight counts.
     `host_tokens` are the same rows as a tensor of host memory, None where they are on the device alone.
+    No document has more than `longest` rows, None where nobody has looked.
     """
 
     tokens: torch.Tensor
-    starts: torch.Tensor
-    lengths: torch.Tensor
-    positions: torch.Tensor
+    starts: Int64
+    lengths: Int64
+    positions: Int64
     host_tokens: torch.Tensor | None = None
     lease: object = None
+    longest: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """Where the asked documents are, `tokens` rows in all; `missing` int64 are positions of unknown ids."""
 
     parts: list[Part]
@@ -77,7 +82,7 @@ class ResidentIndex:
         self._slot_of: dict[str, int] = {}
         self._ids: list[str] = []  # by slot; a dead slot keeps its id and has length 0
         self._lookup = Lookup() if compiled else None
-        self._table: Int64 = np.zeros((_FIRST_CAPACITY, 4), np.int64)
+        self._table: Int64 = cached_rows(_FIRST_CAPACITY, 4, np.int64)
         self._lease: object = None  # of the rows of all slots; replaced, never changed
         self._snapshot: Snapshot | None = None
         self._version = 0
@@ -90,13 +95,15 @@ class ResidentIndex:
     def locate(self, ids: Sequence[str]) -> Located:
         with self._lock:
             places, rows, lease = self._places(ids), self._rows, self._lease
-        starts, lengths, found, tokens = places
-        if found == len(ids):
-            parts = [_part(rows, starts, lengths, np.arange(found), lease)] if found else []
-            return Located(parts, np.empty(0, np.int64), tokens)
-        positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
-        parts = [_part(rows, starts[positions], lengths[positions], positions, lease)] if found else []
-        return Located(parts, missing, tokens)
+        starts, lengths, found, tokens, longest = places
+        if found == len(ids) <= len(_NUMBERS):
+            positions, missing = _NUMBERS[:found], _NOTHING
+        else:
+            positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
+            starts, lengths = starts[positions], lengths[positions]
+        if not found:
+            return Located([], missing, tokens)
+        return Located([_part(rows, starts, lengths, positions, lease, longest)], missing, tokens)
 
     def spot(self, id: str) -> Spot | None:
         with self._lock:
@@ -206,7 +213,7 @@ class ResidentIndex:
 
     def _places(self, ids: Sequence[str]) -> Places:
         if self._lookup is not None:
-            return self._lookup.places(list(ids), self._ids, self._table)
+            return self._lookup.places(ids if isinstance(ids, list) else list(ids), self._ids, self._table)
         slots = np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64, len(ids))
         starts, lengths = self._table[:, START:GENERATION].take(slots, axis=0, mode="wrap").T.copy()
         starts[slots < 0] = lengths[slots < 0] = 0
@@ -224,24 +231,25 @@ class ResidentIndex:
     def _grow(self, slots: int) -> None:
         capacity = len(self._table)
         if slots > capacity:
-            table = np.zeros((max(slots, 2 * capacity), 4), np.int64)
+            table = cached_rows(max(slots, 2 * capacity), 4, np.int64)
             table[:capacity] = self._table
             self._table = table
 
     def _squeeze(self) -> None:
         live = np.flatnonzero(self._used()[:, LENGTH])
-        self._table = self._table.take(live, axis=0)
+        table = cached_rows(len(live), 4, np.int64)
+        self._table = self._table.take(live, axis=0, out=table)
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
         self._enter(0)
 
 
-def _part(rows: Table, starts: Int64, lengths: Int64, positions: Int64, lease: object) -> Part:
-    return Part(
-        rows.tokens,
-        torch.from_numpy(starts),
-        torch.from_numpy(lengths),
-        torch.from_numpy(positions),
-        rows.host_tokens,
-        lease,
-    )
+def _part(
+    rows: Table,
+    starts: Int64,
+    lengths: Int64,
+    positions: Int64,
+    lease: object,
+    longest: int | None = None,
+) -> Part:
+    return Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease, longest)

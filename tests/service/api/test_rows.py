@@ -18,7 +18,7 @@ FORMATS = {"json": msgspec.json, "msgpack": msgspec.msgpack}
 def ranking(scores, positions=None):
     scores = np.asarray(scores, np.float32)
     positions = np.arange(len(scores)) if positions is None else positions
-    return Ranking(positions, scores, None, np.empty(0, np.int64), len(scores), 0, {}, "none")
+    return Ranking(positions, scores, None, np.empty(0, np.int64), len(scores), 0, {}, "none", 0.0)
 
 
 def by_msgspec(ranked, ids, form):

@@ -120,6 +120,7 @@ def test_stored_candidates_are_ranked_as_the_reference_ranks_them(collection, qu
             assert ranking.candidates == 6
             assert ranking.document_tokens == sum(LENGTHS[int(i[1:])] for i in ids)
             assert set(ranking.timings_s) == {"queue", "lookup", "kernel", "topk"}
+            assert ranking.engine_s >= sum(ranking.timings_s.values()) - ranking.timings_s["queue"]
             stored = torch.zeros(1, DIM, dtype=torch.float16)
             assert ranking.kernel == maxsim.plan(torch.from_numpy(query), stored).kernel
 

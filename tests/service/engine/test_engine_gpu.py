@@ -11,6 +11,7 @@ import torch
 import maxsim
 from maxsim_serve.engine import Engine, InlineCandidates, Ranking, make_scorer, warm_up
 from maxsim_serve.engine.candidates import Resolved
+from maxsim_serve.engine.scorer import Request
 from maxsim_serve.errors import OutOfMemory
 from maxsim_serve.metrics import Metrics
 from maxsim_serve.store import Part
@@ -35,7 +36,7 @@ class Rows:
 
     def resolve(self) -> Resolved:
         starts, lengths = self.starts[self.chosen], self.lengths[self.chosen]
-        part = Part(self.tokens, starts, lengths, torch.arange(len(starts)))
+        part = Part(self.tokens, starts.numpy(), lengths.numpy(), np.arange(len(starts)))
         return Resolved([part], len(starts), NOTHING, int(lengths.sum()))
 
     def of(self, chosen: torch.Tensor) -> "Rows":
@@ -49,9 +50,9 @@ def device() -> torch.device:
     return torch.device("cuda", 0)
 
 
-def make_rows(device: torch.device, dtype: torch.dtype, documents: int = 4000) -> Rows:
+def make_rows(device: torch.device, dtype: torch.dtype, documents: int = 4000, shortest: int = 1) -> Rows:
     generator = torch.Generator().manual_seed(5)
-    lengths = torch.randint(1, 300, (documents,), generator=generator)
+    lengths = torch.randint(shortest, 300, (documents,), generator=generator)
     tokens = torch.randn(int(lengths.sum()), DIM, generator=generator).to(device, dtype)
     return Rows(tokens, lengths.cumsum(0) - lengths, lengths, torch.arange(documents))
 
@@ -122,6 +123,55 @@ def test_alone_and_among_64_the_answers_are_the_librarys_bit_for_bit(device, dty
     metrics = serve(device, body, query_dtype)
     batches = metrics.registry.get_sample_value("maxsim_batch_requests_count")
     assert batches is not None and batches < 12 + 3 * 64
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_a_graph_answers_as_plain_launches_do_whatever_came_before(device, dtype):
+    rows = make_rows(device, dtype, shortest=256)  # of one class of lengths, however few are asked for
+    generator = torch.Generator().manual_seed(8)
+    rng = np.random.default_rng(3)
+    # Kinds of requests take turns, sizes within a kind grow and shrink, and two are in flight.
+    counts = [1000, 3, 700, 129, 128, 1, 900, 1024, 60, 2000, 4096, 4097, 1030] * 4
+    lengths = [32, 7, 20, 64, 33, 1, 32, 90, 90, 300, 17, 32, 90] * 4
+    asked = [
+        (
+            rng.standard_normal((length, DIM), dtype=np.float32),
+            rows.of(torch.randint(0, 4000, (count,), generator=generator)),
+        )
+        for count, length in zip(counts, lengths, strict=True)
+    ]
+    wanted = [library(query, candidates, dtype) for query, candidates in asked]
+
+    async def body(engine: Engine) -> None:
+        for (query, candidates), (positions, scores) in zip(asked, wanted, strict=True):
+            alone = await rank(engine, query, candidates)
+            assert (alone.positions.tolist(), alone.scores.tolist()) == (positions, scores)
+
+    metrics = serve(device, body)
+    # Each of the nine kinds that graphs are for (4,097 candidates are too many) is launched plainly once.
+    assert metrics.registry.get_sample_value("maxsim_graph_replays_total") == len(asked) - 4 - 9
+
+
+def test_two_requests_in_flight_do_not_share_a_graphs_buffers(device):
+    rows = make_rows(device, torch.float16)
+    scorer = make_scorer(device, "stored", 0, Metrics())
+    scorer.bind()
+    requests = []
+    for seed, count in enumerate((1000, 600, 900, 513)):
+        chosen = torch.randint(0, 4000, (count,), generator=torch.Generator().manual_seed(seed))
+        query = np.random.default_rng(seed).standard_normal((32, DIM), dtype=np.float32)
+        requests.append((query, rows.of(chosen)))
+    launched = [
+        Request(query, candidates.resolve(), len(candidates.chosen)) for query, candidates in requests
+    ]
+    scorer.launch(launched[:1]).wait()  # plain: the first of its kind
+    for first in range(3):
+        flights = [scorer.launch([request]) for request in launched[first : first + 2]]
+        for flight, (query, candidates) in zip(flights, requests[first:], strict=False):
+            scored = flight.wait()
+            assert scored.graphs == 1
+            positions, scores = library(query, candidates, torch.float16)
+            assert scored.results[0][np.array(positions)].tolist() == scores
 
 
 def test_the_best_of_many_are_picked_on_the_device(device):

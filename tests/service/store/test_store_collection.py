@@ -127,8 +127,8 @@ def test_locate_finds_one_part_over_all_segments_and_keeps_positions(papers, put
     assert located.missing.tolist() == [1, 4, 6]
     seen = {}
     for part in located.parts:
-        assert part.starts.dtype == part.lengths.dtype == part.positions.dtype == torch.int64
-        assert part.starts.is_contiguous() and part.lengths.is_contiguous()
+        assert part.starts.dtype == part.lengths.dtype == part.positions.dtype == np.int64
+        assert part.starts.flags.c_contiguous and part.lengths.flags.c_contiguous
         for start, length, position in zip(part.starts, part.lengths, part.positions, strict=True):
             seen[int(position)] = part.tokens[start : start + length]
     assert sorted(seen) == [0, 2, 3, 5, 7]

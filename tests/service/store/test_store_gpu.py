@@ -40,7 +40,9 @@ def documents(ids, seed):
 
 
 def scores(part, query):
-    spans = maxsim.Spans(part.tokens, part.starts.cuda(), part.lengths.cuda())
+    spans = maxsim.Spans(
+        part.tokens, torch.from_numpy(part.starts).cuda(), torch.from_numpy(part.lengths).cuda()
+    )
     count = len(part.starts)
     return maxsim.score_pairs(
         maxsim.Ragged.from_list([query]),

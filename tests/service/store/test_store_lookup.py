@@ -82,6 +82,17 @@ def test_slots_that_were_squeezed_are_found_in_their_new_places(index):
     assert found(index, ids) == {i: (i, 1) for i in range(3500, 4000)}
 
 
+def test_ids_of_every_form_are_found_and_told_apart(index):
+    lengths = [0, 1, 15, 16, 29, 30, 31, 32, 33, 63, 1024]
+    ids = [letter * length for letter in ("a", "b", "é", "\u4e2d", "\U0001f600") for length in lengths[1:]]
+    ids += ["", "a" * 30 + "b", "a" * 31 + "b", "a" * 32 + "b", "a\0", "a\0\0", "\0"]
+    upsert(index, ids)
+    assert sorted(found(index, ids)) == list(range(len(ids)))
+    places = found(index, ids)
+    assert len({start for start, _ in places.values()}) == len(ids)
+    assert found(index, ["c", "a" * 14, "a" * 34, "a" * 29 + "c", "é" * 2, "a\0b", "\0\0"]) == {}
+
+
 def test_nothing_is_left_after_clear(index):
     upsert(index, ["a"])
     index.clear()
