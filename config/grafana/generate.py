@@ -47,8 +47,6 @@ def _now(metric: str, by: str, of: str = "sum") -> str:
 
 
 _DURATION = "maxsim_http_request_duration_seconds"
-_COPIED_UP = _rate("maxsim_stream_bytes_total", labels='direction="up"')
-_UPLOADING = _rate("maxsim_stage_duration_seconds_sum", labels='stage="upload"')
 
 ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
@@ -277,7 +275,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "GPU memory by purpose",
                 "bytes",
-                "Stacked, against what the device has: the store, staging (what batches upload), workspace "
+                "Stacked, against what the device has: the store, staging (what is uploaded), workspace "
                 "(the rest of PyTorch's reserve), other (contexts, code, and whatever else uses the card).",
                 (
                     (_now("maxsim_gpu_memory_bytes", "purpose"), "{{purpose}}"),
@@ -289,11 +287,15 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Stream bandwidth",
                 "Bps",
-                "Bytes that batches copy to the device (up) and back (down), and how fast while they upload. "
-                "Rows of the host tier are not in it: the kernel reads those in place.",
+                "Bytes copied to the device (up: requests, and rows of a search that scans the host) and "
+                "back (down). While busy: for each second that a batch is on the device; in a scan, what the "
+                "bus carries. Host rows that a rerank reads in place are not in it.",
                 (
                     (_rate("maxsim_stream_bytes_total", "direction"), "{{direction}}"),
-                    (f"{_COPIED_UP} / {_UPLOADING}", "while uploading"),
+                    (
+                        f"{_rate('maxsim_stream_bytes_total')} / {_rate('maxsim_stream_busy_seconds_total')}",
+                        "while busy",
+                    ),
                 ),
                 gpu=True,
             ),
@@ -303,6 +305,19 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Kernels compiled, or loaded from the cache, since the start. 'live' ones made a request "
                 "wait; any is an alert.",
                 ((_now("maxsim_kernel_compilations_total", "phase"), "{{phase}}"),),
+                gpu=True,
+            ),
+            Panel(
+                "Requests by CUDA graph",
+                "percentunit",
+                "Share of the requests that one replayed graph scored. A graph is captured when a kind of "
+                "request comes again; requests that share a batch, and very large ones, go without.",
+                (
+                    (
+                        f"{_rate('maxsim_graph_replays_total')} / {_rate('maxsim_rerank_candidates_count')}",
+                        "of all requests",
+                    ),
+                ),
                 gpu=True,
             ),
         ),
