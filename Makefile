@@ -14,7 +14,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt docker/retriever/requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[encode,dev]' --requirement docker/retriever/requirements.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[encode,otel,dev]' --requirement docker/retriever/requirements.txt
 	touch $@
 
 demo: $(READY)  ## start the service, ingest a corpus, rerank, print the answers

@@ -9,13 +9,14 @@ import argparse
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
 import httpx
+
+from maxsim_serve.cli.local import free_port
 
 DIM = 16
 _VALUE = re.compile(r"^(maxsim_store_(?:documents|tokens|bytes))\{(.*)\} (.+)$", re.MULTILINE)
@@ -59,9 +60,7 @@ def change(client: httpx.Client, number: int) -> None:
 
 
 def start(directory: str) -> tuple["subprocess.Popen[bytes]", httpx.Client]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "maxsim_serve", "serve", "--port", str(port), "--data-dir", directory]
     process = subprocess.Popen([*command, "--threads", "1", "--log-level", "error"])
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30)

@@ -18,13 +18,11 @@ The rate is `--rate-per-s`, or a third of what one client gets that asks again a
 Exit status 0 if it passes, 1 and a line for each reason if not.
 """
 
-import argparse
 import json
 import math
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +30,8 @@ from clients import Clients, percentiles_ms, summary
 from knee import guess_per_s
 from observe import Observer
 from openloop import Load, Outcome
-from scenarios import FILE, CollectionPlan, Scenario, read
-from target import Target, add_arguments, filled, machine, opened
+from scenarios import CollectionPlan, Scenario, read
+from target import Target, argument_parser, filled, machine, opened
 
 __all__ = ["drifts", "growths", "soak"]
 
@@ -49,15 +47,10 @@ _WARM_UP_S = 0.5
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_arguments(parser)
-    parser.add_argument("--catalogue", type=Path, default=FILE, help="YAML file of scenarios")
+    parser = argument_parser(__doc__)
     parser.add_argument("--scenario", default="1000-candidates-with-upserts")
     parser.add_argument("--rate-per-s", type=float)
     parser.add_argument("--duration-s", type=float, default=900)
-    parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args()
     catalogue = read(args.catalogue)
     if args.scenario not in catalogue.scenarios:

@@ -9,35 +9,28 @@ request should have left. A scenario's knee is the highest rate at which every r
 Exit status 0 if every scenario that could run has a knee.
 """
 
-import argparse
 import json
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from clients import Clients
 from knee import Steps, find_knee, guess_per_s, measure
 from observe import Observer
-from scenarios import FILE, CollectionPlan, Scenario, read
-from target import Target, add_arguments, filled, machine, opened
+from scenarios import CollectionPlan, Scenario, read
+from target import Target, argument_parser, filled, machine, opened
 
 _GUESS_S = 1.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_arguments(parser)
-    parser.add_argument("--catalogue", type=Path, default=FILE, help="YAML file of scenarios")
+    parser = argument_parser(__doc__)
     parser.add_argument("--scenarios", help="names, with commas between; else all")
     parser.add_argument("--step-s", type=float, default=Steps.step_s, help="how long a rate is offered")
     parser.add_argument(
         "--confirm-s", type=float, default=Steps.confirm_s, help="how long the knee is offered"
     )
-    parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args()
     catalogue = read(args.catalogue)
     names = args.scenarios.split(",") if args.scenarios else list(catalogue.scenarios)

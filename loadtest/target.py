@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import httpx
 from observe import read_metrics
 from passages import fill
-from scenarios import CollectionPlan, Scenario, collection_of
+from scenarios import FILE, CollectionPlan, Scenario, collection_of
 
 from maxsim_serve.cli.local import LocalService
 
-__all__ = ["Target", "add_arguments", "filled", "machine", "opened"]
+__all__ = ["Target", "argument_parser", "filled", "machine", "opened"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,11 @@ class Target:
         return port
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Which service, which clients and scenarios, and where the figures go: what every load test is told."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--url",
         help="a service on this machine that runs already, as http://127.0.0.1:PORT; else one is started. "
@@ -41,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--pid", type=int, help="its process id, for its memory and processor time")
     parser.add_argument("--clients", type=int, default=1, help="client processes that take turns")
+    parser.add_argument("--catalogue", type=Path, default=FILE, help="YAML file of scenarios")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    return parser
 
 
 @contextmanager

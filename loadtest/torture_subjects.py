@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torture_load import COLLECTION, DEAD_SHARE, DIM, SEGMENT_BYTES, WORKERS, HttpTarget, Record, work
+
+from maxsim_serve.cli.local import free_port
 
 __all__ = ["HttpSubject", "Observation", "StoreSubject"]
 
@@ -129,9 +130,7 @@ class HttpSubject:
         return self._server
 
     def _launch(self, until: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         command = [sys.executable, "-m", "maxsim_serve", "serve", "--port", str(self._port)]
         settings = {
             "DATA_DIR": self._data_dir,

@@ -115,8 +115,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Latency by stage",
                 "s",
-                "Mean time of each stage of a rerank or search, stacked. The kernel's time is that of a "
-                "whole batch, shared by its requests.",
+                "Mean time of each stage of a rerank or search, stacked. From launch to download (on a CPU: "
+                "the kernel) it is the time of a whole batch, shared by its requests.",
                 (
                     (
                         _now("instance_stage:maxsim_stage_duration_seconds:mean5m", "stage", "avg"),
@@ -146,6 +146,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     (_now("maxsim_queue_oldest_age_seconds", "instance", "max"), "{{instance}}"),
                     (f"0.5 * min(maxsim_deadline_seconds{{{_SELECTED}}})", "half of the deadline"),
                 ),
+            ),
+            Panel(
+                "Busy",
+                "percentunit",
+                "Share of the time in which a batch was on the device (on a CPU: in the kernel). Near 100 % "
+                "the machine carries no more, and the queue grows.",
+                ((_rate("maxsim_stream_busy_seconds_total", "instance"), "{{instance}}"),),
             ),
         ),
     ),
@@ -205,6 +212,13 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "Documents written or deleted, by outcome.",
                 ((_rate("maxsim_store_mutations_total", "op, outcome"), "{{op}} {{outcome}}"),),
             ),
+            Panel(
+                "Texts encoded",
+                "ops",
+                "Texts that the model made into token rows: queries, and documents that came as text. "
+                "Nothing where clients send vectors.",
+                ((_rate("maxsim_encoded_texts_total", "kind"), "{{kind}}"),),
+            ),
         ),
     ),
     (
@@ -261,7 +275,8 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "GPU memory by purpose",
                 "bytes",
-                "What the service holds on the device, stacked, against what the device has.",
+                "Stacked, against what the device has: the store, staging (what is uploaded), workspace "
+                "(the rest of PyTorch's reserve), other (contexts, code, and whatever else uses the card).",
                 (
                     (_now("maxsim_gpu_memory_bytes", "purpose"), "{{purpose}}"),
                     (f"sum(maxsim_gpu_memory_total_bytes{{{_SELECTED}}})", "total"),
@@ -272,7 +287,9 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Stream bandwidth",
                 "Bps",
-                "Bytes that cross PCIe, by direction, for each second that a stream was busy copying them.",
+                "Bytes copied to the device (up: requests, and rows of a search that scans the host) and "
+                "back (down). While busy: for each second that a batch is on the device; in a scan, what the "
+                "bus carries. Host rows that a rerank reads in place are not in it.",
                 (
                     (_rate("maxsim_stream_bytes_total", "direction"), "{{direction}}"),
                     (
@@ -285,8 +302,22 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "Kernel compilations",
                 "short",
-                "Kernels compiled since the start. 'live' ones made a request wait; any is an alert.",
+                "Kernels compiled, or loaded from the cache, since the start. 'live' ones made a request "
+                "wait; any is an alert.",
                 ((_now("maxsim_kernel_compilations_total", "phase"), "{{phase}}"),),
+                gpu=True,
+            ),
+            Panel(
+                "Requests by CUDA graph",
+                "percentunit",
+                "Share of the requests that one replayed graph scored. A graph is captured when a kind of "
+                "request comes again; requests that share a batch, and very large ones, go without.",
+                (
+                    (
+                        f"{_rate('maxsim_graph_replays_total')} / {_rate('maxsim_rerank_candidates_count')}",
+                        "of all requests",
+                    ),
+                ),
                 gpu=True,
             ),
         ),
@@ -302,7 +333,9 @@ def dashboard() -> dict[str, object]:
         panels.append({"type": "row", "title": title, "id": len(panels) + 1, "gridPos": at, "panels": []})
         y += 1
         for i, panel in enumerate(row):
-            at = {"x": i % _COLUMNS * _WIDTH, "y": y + i // _COLUMNS * _HEIGHT, "w": _WIDTH, "h": _HEIGHT}
+            columns = _COLUMNS - i % _COLUMNS if i == len(row) - 1 else 1  # the last one fills its line
+            at = {"x": i % _COLUMNS * _WIDTH, "y": y + i // _COLUMNS * _HEIGHT}
+            at |= {"w": columns * _WIDTH, "h": _HEIGHT}
             panels.append(_panel(panel, len(panels) + 1, at))
         y += -(-len(row) // _COLUMNS) * _HEIGHT
     return {

@@ -91,6 +91,7 @@ def test_the_gpu_service_reserves_a_device_and_may_lock_memory(services: dict[st
     assert gpu["ulimits"]["memlock"] == {"soft": -1, "hard": -1}
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert device["driver"] == "nvidia" and "gpu" in device["capabilities"]
+    assert gpu["environment"] == services["cpu"]["environment"] | {"MAXSIM_DEVICE": "cuda"}
 
 
 def test_settings_named_exist(services: dict[str, Any]) -> None:

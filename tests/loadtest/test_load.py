@@ -18,9 +18,9 @@ from knee import Steps, find_knee
 from load_plot import svg
 from load_report import as_markdown
 from openloop import Load
-from scenarios import CollectionPlan, Scenario, is_upsert, messages, read
+from scenarios import FILE, CollectionPlan, Scenario, is_upsert, messages, read
 from soak import drifts, growths, soak
-from target import Target
+from target import Target, filled
 
 from maxsim_serve.cli.local import LocalService, free_port
 
@@ -105,8 +105,6 @@ def test_a_soak_fails_for_an_injected_fault(clients, fault, words):
 
 
 def test_a_short_soak_of_the_real_service_passes(clients):
-    from target import filled
-
     with LocalService(encoder="none", on_wait=lambda _: None) as service:
         target = Target(service.url, service.pid)
         mixed = Scenario("small-with-upserts", 20, 8, "json", "host", 10, 50.0, 0.1, 5)
@@ -249,7 +247,7 @@ def test_upserts_are_spread_evenly():
 
 @pytest.mark.parametrize(("key", "value"), [("form", "xml"), ("candidates", 0), ("colour", 1)])
 def test_a_scenario_that_means_nothing_is_refused_by_name(tmp_path, key, value):
-    text = Path(sys.modules["scenarios"].__file__ or "").with_name("scenarios.yaml").read_text()
+    text = FILE.read_text()
     path = tmp_path / "scenarios.yaml"
     path.write_text(text.replace("  100-candidates:\n", f"  100-candidates:\n    {key}: {value}\n    #", 1))
     with pytest.raises(ValueError, match=rf"100-candidates: .*{key}"):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import httpx
 import msgspec
 import numpy as np
+from servers import service
 
 DIM = 128
 RERANKERS, UPSERTERS = 32, 4
@@ -28,6 +29,11 @@ class Tally:
     acknowledged: dict[str, int] = field(default_factory=dict)
     """Document id → the highest version whose upsert was answered 200."""
     signalled_at: float = float("inf")
+
+
+def vectors(rng: np.random.Generator, rows: int) -> dict[str, object]:
+    data = rng.standard_normal((rows, DIM)).astype(np.float16)
+    return {"data": data.tobytes(), "shape": [rows, DIM], "dtype": "float16"}
 
 
 def message(method: str, path: str, body: object) -> bytes:
@@ -76,12 +82,8 @@ async def load_and_stop(port: int, process: "subprocess.Popen[bytes]", ids: list
     tally = Tally()
     rng = np.random.default_rng(round)
 
-    def vectors(rows: int) -> dict[str, object]:
-        data = rng.standard_normal((rows, DIM)).astype(np.float16)
-        return {"data": data.tobytes(), "shape": [rows, DIM], "dtype": "float16"}
-
     reranks = [
-        message("POST", "/rerank", {"query": vectors(32), "ids": [str(i) for i in rng.permutation(ids)]})
+        message("POST", "/rerank", {"query": vectors(rng, 32), "ids": [str(i) for i in rng.permutation(ids)]})
         for _ in range(8)
     ]
 
@@ -91,7 +93,7 @@ async def load_and_stop(port: int, process: "subprocess.Popen[bytes]", ids: list
 
         def request(number: int) -> bytes:
             documents = [
-                {"id": id, "vectors": vectors(9), "payload": {"version": number}} for id in names(number)
+                {"id": id, "vectors": vectors(rng, 9), "payload": {"version": number}} for id in names(number)
             ]
             return message("PUT", "/collections/default/documents", {"documents": documents})
 
@@ -121,8 +123,11 @@ def fill(port: int, documents: int) -> list[str]:
     ids = [f"d{i}" for i in range(documents)]
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         client.put("/collections/default", json={"dim": DIM}).raise_for_status()
-        stored = [{"id": i, "vectors": rng.standard_normal((100, DIM)).round(2).tolist()} for i in ids]
-        client.put("/collections/default/documents", json={"documents": stored}).raise_for_status()
+        stored = msgspec.msgpack.encode(
+            {"documents": [{"id": id, "vectors": vectors(rng, 100)} for id in ids]}
+        )
+        headers = {"content-type": "application/msgpack"}
+        client.put("/collections/default/documents", content=stored, headers=headers).raise_for_status()
     return ids
 
 
@@ -134,16 +139,17 @@ def assert_stored(port: int, acknowledged: dict[str, int]) -> None:
             assert found.json()["payload"]["version"] >= version
 
 
-def test_sigterm_under_load_drops_no_request_and_loses_no_acknowledged_write(server):
-    flags = ("--drain-timeout-s", str(DRAIN_TIMEOUT_S))
+def test_sigterm_under_load_drops_no_request_and_loses_no_acknowledged_write(tmp_path):
+    flags = ("--device", "cpu", "--drain-timeout-s", str(DRAIN_TIMEOUT_S))
+    server = service(tmp_path / "data", *flags)
     acknowledged: dict[str, int] = {}
     ids: list[str] = []
     for round in range(3):
-        with server.running(*flags) as (port, process):
-            assert_stored(port, acknowledged)
-            ids = ids or fill(port, 600)
-            tally = asyncio.run(load_and_stop(port, process, ids, round))
-            status = process.wait(GRACE_S)
+        with server.running():
+            assert_stored(server.port, acknowledged)
+            ids = ids or fill(server.port, 600)
+            tally = asyncio.run(load_and_stop(server.port, server.process, ids, round))
+            status = server.process.wait(GRACE_S)
             took_s = time.monotonic() - tally.signalled_at
             print(f"round {round}: {dict(tally.statuses)}, exit {took_s:.2f} s after SIGTERM")
             assert tally.dropped == []
@@ -154,34 +160,31 @@ def test_sigterm_under_load_drops_no_request_and_loses_no_acknowledged_write(ser
             assert took_s < GRACE_S
             assert len(tally.acknowledged) > UPSERTERS
             acknowledged |= tally.acknowledged
-    with server.running() as (port, _):
-        assert_stored(port, acknowledged)
+    with server.running():
+        assert_stored(server.port, acknowledged)
 
 
-def test_work_that_outlasts_the_drain_is_refused_with_503_and_the_exit_is_in_time(server):
+def test_work_that_outlasts_the_drain_is_refused_with_503_and_the_exit_is_in_time(tmp_path):
     drain_timeout_s = 2.0
-    with server.running("--drain-timeout-s", str(drain_timeout_s), "--max-batch-tokens", "1") as (
-        port,
-        process,
-    ):
-        ids = fill(port, 600)
-        query = np.random.default_rng(1).standard_normal((1000, DIM)).astype(np.float16)
-        vectors = {"data": query.tobytes(), "shape": [1000, DIM], "dtype": "float16"}
-        long = message("POST", "/rerank", {"query": vectors, "ids": ids * 6})  # about a second each
+    flags = ("--device", "cpu", "--drain-timeout-s", str(drain_timeout_s), "--max-batch-tokens", "1")
+    with service(tmp_path / "data", *flags).running() as server:
+        ids = fill(server.port, 600)
+        query = vectors(np.random.default_rng(1), 1000)
+        long = message("POST", "/rerank", {"query": query, "ids": ids * 6})  # about a second each
         tally = Tally()
 
         async def ask() -> None:
             async def one() -> None:
-                await ask_until_refused(port, tally, lambda _: long, lambda *_: None)
+                await ask_until_refused(server.port, tally, lambda _: long, lambda *_: None)
 
             asking = [asyncio.create_task(one()) for _ in range(RERANKERS)]
             await asyncio.sleep(1.5)
             tally.signalled_at = time.monotonic()
-            process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGTERM)
             await asyncio.wait_for(asyncio.gather(*asking), 30)
 
         asyncio.run(ask())
-        assert process.wait(30) == 0
+        assert server.process.wait(30) == 0
         took_s = time.monotonic() - tally.signalled_at
         print(f"{dict(tally.statuses)}, exit {took_s:.2f} s after SIGTERM")
         assert tally.dropped == []

@@ -1,69 +1,30 @@
 """`maxsim serve` as a process: start, refusals to start, and the drained stop."""
 
 import asyncio
-import os
 import signal
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from servers import Server, serve_command, service, surroundings
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start(port: int, directory: Path, *flags: str) -> "subprocess.Popen[str]":
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("MAXSIM_")}
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "maxsim_serve",
-            "serve",
-            "--port",
-            str(port),
-            "--data-dir",
-            str(directory),
-            *flags,
-        ],
-        stderr=subprocess.PIPE,
-        env=environ,
-        text=True,
-    )
-
-
-def wait_until_ready(url: str, process: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read()
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    raise AssertionError("the service was not ready within a minute")
+from maxsim_serve.cli.local import free_port
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]", Path]]:
-    port = free_port()
-    process = start(port, tmp_path / "data", "--threads", "1")
-    url = f"http://127.0.0.1:{port}"
-    wait_until_ready(url, process)
-    yield url, process, tmp_path / "data"
-    if process.poll() is None:
-        process.kill()
-    process.wait()
+def server(tmp_path: Path) -> Iterator[Server]:
+    with service(tmp_path / "data", "--threads", "1").running() as server:
+        yield server
+
+
+def refused(data_dir: Path, *flags: str) -> tuple[int, str]:
+    """The exit status and the standard error of a service that does not start."""
+    command = serve_command(free_port(), data_dir, *flags)
+    done = subprocess.run(command, env=surroundings(), stderr=subprocess.PIPE, timeout=100)
+    return done.returncode, done.stderr.decode()
 
 
 def store_documents(url: str, count: int, tokens: int) -> list[str]:
@@ -76,8 +37,8 @@ def store_documents(url: str, count: int, tokens: int) -> list[str]:
     return ids
 
 
-def test_sigterm_answers_what_is_under_way_and_exits_zero(service):
-    url, process, _ = service
+def test_sigterm_answers_what_is_under_way_and_exits_zero(server):
+    url, process = server.url, server.process
     ids = store_documents(url, count=40, tokens=50)
     body = {"query": np.random.default_rng(1).standard_normal((1000, 128)).tolist(), "ids": ids * 40}
 
@@ -101,8 +62,8 @@ def test_sigterm_answers_what_is_under_way_and_exits_zero(service):
         httpx.get(f"{url}/livez")
 
 
-def test_200_documents_score_alike_to_the_bit_together_alone_shuffled_crowded_and_in_a_search(service):
-    url, _, _ = service
+def test_200_documents_score_alike_to_the_bit_together_alone_shuffled_crowded_and_in_a_search(server):
+    url = server.url
     rng = np.random.default_rng(5)
     httpx.put(f"{url}/collections/default", json={"dim": 128}).raise_for_status()
     ids = [f"d{i}" for i in range(200)]
@@ -137,34 +98,27 @@ def test_200_documents_score_alike_to_the_bit_together_alone_shuffled_crowded_an
     assert scores(answers[4]) == scores(answers[9]) == together
 
 
-def test_what_was_stored_is_there_after_a_restart(service):
-    url, process, directory = service
-    ids = store_documents(url, count=7, tokens=5)
+def test_what_was_stored_is_there_after_a_restart(server):
+    ids = store_documents(server.url, count=7, tokens=5)
     query = np.random.default_rng(1).standard_normal((3, 128)).tolist()
-    before = httpx.post(f"{url}/search", json={"query": query, "top_k": 7}).json()["results"]
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
-    port = free_port()
-    again = start(port, directory)
-    try:
-        wait_until_ready(f"http://127.0.0.1:{port}", again)
-        after = httpx.post(f"http://127.0.0.1:{port}/search", json={"query": query, "top_k": 7}).json()[
-            "results"
-        ]
-    finally:
-        again.terminate()
-        again.wait(30)
+
+    def search() -> list[dict[str, object]]:
+        return httpx.post(f"{server.url}/search", json={"query": query, "top_k": 7}).json()["results"]
+
+    before = search()
+    server.process.send_signal(signal.SIGINT)
+    assert server.process.wait(30) == 0
+    server.start()
+    after = search()
     assert after == before
     assert sorted(r["id"] for r in after) == sorted(ids)
 
 
-def test_a_second_service_on_the_directory_is_refused_by_the_holders_process_id(service):
-    _, process, directory = service
-    second = start(free_port(), directory)
-    _, errors = second.communicate(timeout=60)
-    assert second.returncode == 1
-    assert str(process.pid) in errors
-    assert str(directory) in errors
+def test_a_second_service_on_the_directory_is_refused_by_the_holders_process_id(server, tmp_path):
+    status, errors = refused(tmp_path / "data")
+    assert status == 1
+    assert str(server.process.pid) in errors
+    assert str(tmp_path / "data") in errors
 
 
 @pytest.mark.parametrize(
@@ -177,14 +131,12 @@ def test_a_second_service_on_the_directory_is_refused_by_the_holders_process_id(
     ids=["port", "device", "config"],
 )
 def test_settings_that_cannot_work_are_named_and_exit_two(tmp_path, flags, words):
-    process = start(free_port(), tmp_path, *flags)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
+    status, errors = refused(tmp_path, *flags)
+    assert status == 2
     assert words in errors
 
 
 def test_an_encoder_that_does_not_exist_ends_the_start(tmp_path):
-    process = start(free_port(), tmp_path, "--encoder", str(tmp_path / "no-such-model"))
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 1
+    status, errors = refused(tmp_path, "--encoder", str(tmp_path / "no-such-model"))
+    assert status == 1
     assert "no-such-model" in errors

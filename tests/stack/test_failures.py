@@ -29,6 +29,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def reranker(stack: Any, corpus: Path) -> Any:
+    """A service that holds the corpus."""
+    service = stack.service()
+    assert stack.ingest(corpus, service, COLLECTION).returncode == 0
+    return service
+
+
 class Load:
     """Clients that search without a pause; every answer is kept, and every error."""
 
@@ -77,15 +85,13 @@ def load(url: str) -> Iterator[Load]:
             thread.join()
 
 
-def test_it_outlives_the_reranker_and_comes_back_to_it(stack: Any, corpus: Path) -> None:
-    service = stack.service()
-    retriever = stack.retriever(service.url, COLLECTION)
-    assert stack.ingest(corpus, service.url, COLLECTION).returncode == 0
+def test_it_outlives_the_reranker_and_comes_back_to_it(stack: Any, reranker: Any) -> None:
+    retriever = stack.retriever(reranker, COLLECTION)
     with load(retriever.url) as clients:
         clients.until(reranked=True)
-        service.kill()
+        reranker.kill()
         clients.until(reranked=False)
-        service.start()
+        reranker.start()
         clients.until(reranked=True)
     assert clients.errors == []
     assert {status for status, _ in clients.answers} == {200}
@@ -99,11 +105,25 @@ def test_it_outlives_the_reranker_and_comes_back_to_it(stack: Any, corpus: Path)
     assert counted == clients.reasons()["unreachable"] > 0
 
 
+def test_a_reranker_that_hangs_costs_the_budget_and_no_more(stack: Any, reranker: Any) -> None:
+    retriever = stack.retriever(reranker, COLLECTION, rerank_budget_s="1")
+    reranker.process.send_signal(signal.SIGSTOP)
+    try:
+        answer = httpx.post(f"{retriever.url}/search", json={"query": QUESTIONS[0]}, timeout=30)
+    finally:
+        reranker.process.send_signal(signal.SIGCONT)
+    body = answer.json()
+    assert answer.status_code == 200 and body["reranked"] is False
+    assert body["reranker"]["reason"] == "timeout"
+    assert 1000 <= body["reranker"]["latency_ms"] < 2500
+    assert httpx.post(f"{retriever.url}/search", json={"query": QUESTIONS[0]}, timeout=30).json()["reranked"]
+
+
 def test_a_full_queue_is_waited_for_as_it_asks(stack: Any, corpus: Path) -> None:
     """One place in the queue, and an engine kept from it: the retriever is told 429, and comes back."""
     service = stack.service("--queue-depth", "1", "--retry-after-s", "1", "--threads", "1")
-    retriever = stack.retriever(service.url, COLLECTION, tries="4", rerank_budget_s="8")
-    assert stack.ingest(corpus, service.url, COLLECTION).returncode == 0
+    retriever = stack.retriever(service, COLLECTION, tries="4", rerank_budget_s="8")
+    assert stack.ingest(corpus, service, COLLECTION).returncode == 0
     ids = [json.loads(line)["id"] for line in corpus.read_text().splitlines()]
     with direct_load(service.url, ids), load(retriever.url) as clients:
         deadline = time.monotonic() + 60
@@ -120,22 +140,6 @@ def test_a_full_queue_is_waited_for_as_it_asks(stack: Any, corpus: Path) -> None
     assert all(report["latency_ms"] >= 1000 * (report["tries"] - 1) for report in waited)
     body = httpx.post(f"{retriever.url}/search", json={"query": QUESTIONS[0]}, timeout=30).json()
     assert body["reranked"]
-
-
-def test_a_reranker_that_hangs_costs_the_budget_and_no_more(stack: Any, corpus: Path) -> None:
-    service = stack.service()
-    retriever = stack.retriever(service.url, COLLECTION, rerank_budget_s="1")
-    assert stack.ingest(corpus, service.url, COLLECTION).returncode == 0
-    service.signal(signal.SIGSTOP)
-    try:
-        answer = httpx.post(f"{retriever.url}/search", json={"query": QUESTIONS[0]}, timeout=30)
-    finally:
-        service.signal(signal.SIGCONT)
-    body = answer.json()
-    assert answer.status_code == 200 and body["reranked"] is False
-    assert body["reranker"]["reason"] == "timeout"
-    assert 1000 <= body["reranker"]["latency_ms"] < 2500
-    assert httpx.post(f"{retriever.url}/search", json={"query": QUESTIONS[0]}, timeout=30).json()["reranked"]
 
 
 @contextmanager
