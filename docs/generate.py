@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from maxsim.bench import forward_plot, forward_report
+from maxsim_serve.cli.engine_bench import report as engine_report
 from maxsim_serve.settings import as_markdown
 
 ROOT = Path(__file__).parent.parent
 TABLE_START = "<!-- settings: printed by `make docs` -->\n"
 TABLE_END = "<!-- end of settings -->"
-FORWARD_START = "<!-- measured: printed by `make docs` -->\n"
-FORWARD_END = "<!-- end of measured -->"
+MEASURED_START = "<!-- measured: printed by `make docs` -->\n"
+MEASURED_END = "<!-- end of measured -->"
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,13 @@ if __name__ == "__main__":
     readme = ROOT / "README.md"
     settings = with_table(readme.read_text(encoding="utf-8"), TABLE_START, as_markdown(), TABLE_END)
     readme.write_text(settings, encoding="utf-8")
-    figures = ROOT / "docs/benchmarks/h200-forward.json"
-    if figures.exists():
-        forward = json.loads(figures.read_text(encoding="utf-8"))
-        figures.with_suffix(".svg").write_text(forward_plot.svg(forward), encoding="utf-8")
-        page, tables = figures.with_suffix(".md"), forward_report.as_markdown(forward)
-        measured_page = with_table(page.read_text(encoding="utf-8"), FORWARD_START, tables, FORWARD_END)
-        page.write_text(measured_page, encoding="utf-8")
+    for name, picture, tables in (
+        ("h200-forward", forward_plot.svg, forward_report.as_markdown),
+        ("h200-engine", engine_report.svg, engine_report.as_markdown),
+    ):
+        figures = ROOT / f"docs/benchmarks/{name}.json"
+        measured = json.loads(figures.read_text(encoding="utf-8"))
+        figures.with_suffix(".svg").write_text(picture(measured), encoding="utf-8")
+        page = figures.with_suffix(".md")
+        shown = with_table(page.read_text(encoding="utf-8"), MEASURED_START, tables(measured), MEASURED_END)
+        page.write_text(shown, encoding="utf-8")
