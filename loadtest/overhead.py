@@ -10,19 +10,17 @@ The total is measured by the client, from before the request is written to after
 import argparse
 import base64
 import json
-import socket
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 import numpy as np
 from passages import fill
 
+from maxsim_serve.cli.engine_bench.wire import Connection
 from maxsim_serve.cli.local import LocalService
 
 DIM, QUERY_TOKENS = 128, 32
@@ -46,19 +44,7 @@ FORMS: dict[str, Callable[[np.ndarray, list[str]], tuple[bytes, str]]] = {
 }
 
 
-def read_answer(connection: socket.socket, buffer: bytearray) -> memoryview:
-    """The body of one answer, which must announce its length, as a part of the buffer."""
-    received = connection.recv_into(buffer)
-    while (split := buffer.find(b"\r\n\r\n", 0, received)) < 0:
-        received += connection.recv_into(memoryview(buffer)[received:])
-    at = buffer.index(b"content-length: ", 0, split) + len("content-length: ")
-    end = split + 4 + int(buffer[at : buffer.index(b"\r\n", at)])
-    while received < end:
-        received += connection.recv_into(memoryview(buffer)[received:])
-    return memoryview(buffer)[split + 4 : end]
-
-
-def measure(url: str, form: str, ids: list[str], requests: int, candidates: int) -> dict[str, float]:
+def measure(port: int, form: str, ids: list[str], requests: int, candidates: int) -> dict[str, float]:
     """Medians in ms: `total`, `scoring`, `overhead`, and every stage that the answer reports.
 
     The bodies are made before and the answers are read after the clock has run, so that the client takes
@@ -70,23 +56,16 @@ def measure(url: str, form: str, ids: list[str], requests: int, candidates: int)
         query = rng.standard_normal((QUERY_TOKENS, DIM)).astype(np.float16)
         bodies.append(FORMS[form](query, [ids[i] for i in rng.permutation(len(ids))[:candidates]]))
     answers = []
-    buffer = bytearray(1 << 22)
-    host, port = urlsplit(url).hostname, urlsplit(url).port
-    with socket.create_connection((str(host), port)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with Connection(port) as connection:
         for body, content_type in bodies:
             head = (
-                f"POST /rerank HTTP/1.1\r\nhost: {host}\r\ncontent-type: {content_type}\r\n"
+                f"POST /rerank HTTP/1.1\r\nhost: loadtest\r\ncontent-type: {content_type}\r\n"
                 f"accept: {content_type}\r\ncontent-length: {len(body)}\r\n\r\n"
             )
-            request = head.encode() + body
-            started = time.perf_counter()
-            connection.sendall(request)
-            content = read_answer(connection, buffer)
-            answers.append((time.perf_counter() - started, bytes(content)))
+            answers.append(connection.exchange(head.encode() + body))
     decode = msgspec.msgpack.decode if form == "msgpack" else msgspec.json.decode
     rows = []
-    for total_s, content in answers[WARM_UP:]:
+    for total_s, _, content in answers[WARM_UP:]:
         answer = decode(content)
         assert len(answer["results"]) == candidates, f"the service answered {answer}"
         stages = answer["meta"]["timings_ms"]
@@ -110,7 +89,7 @@ def main() -> int:
         httpx.Client(base_url=service.url, timeout=60) as client,
     ):
         ids = fill(client, "load", documents=max(4000, args.candidates), dim=DIM)
-        results = {form: measure(service.url, form, ids, args.requests, args.candidates) for form in FORMS}
+        results = {form: measure(service.port, form, ids, args.requests, args.candidates) for form in FORMS}
     for form, row in results.items():
         print(f"\n{form}: {args.candidates} ids, median of {args.requests} requests, ms")
         for key, value in row.items():

@@ -46,7 +46,8 @@ class LocalService:
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._settings = {"device": "cpu", "encoder": encoder, **(settings or {})}
+        self._encoder = encoder
+        self._settings = {"device": "cpu", **(settings or {})}
         self._start_timeout_s = start_timeout_s
         self._on_wait = on_wait
 
@@ -59,6 +60,7 @@ class LocalService:
             "host": "127.0.0.1",
             "port": str(self.port),
             "data-dir": str(self._directory / "data"),
+            "encoder": self._encoder,
         }
         environ |= {f"MAXSIM_{name.upper()}": str(value) for name, value in self._settings.items()}
         command = [sys.executable, "-m", "maxsim_serve", "serve"]

@@ -5,19 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 import maxsim
-from maxsim.topk import order
 
 from ..errors import DeviceLost, OutOfMemory
 from ..metrics import DEVICE_STAGES, STAGES, Metrics
-from .candidates import Resolved
 from .faults import is_device_lost, is_out_of_memory
-from .job import Explanation, Job, Ranking, deliver
+from .job import Job, Ranking, deliver
 from .queue import JobQueue
-from .scorer import Best, Launched, Request, Scored, Scorer
+from .ranking import Work, rank
+from .scorer import Launched, Request, Scored, Scorer
 
 __all__ = ["Runner"]
 
@@ -101,9 +97,9 @@ class Runner:
         while (job := self._queue.take()) is not None:
             job.deliver(self._fault)
 
-    def _gather(self, first: Job) -> list["_Work"]:
+    def _gather(self, first: Job) -> list[Work]:
         """The first job and whatever waits behind it, up to `max_batch_tokens` of work."""
-        batch: list[_Work] = []
+        batch: list[Work] = []
         tokens = 0
         job: Job | None = first
         while job is not None:
@@ -114,15 +110,15 @@ class Runner:
                 job.deliver(error)
             else:
                 timings_s = {"queue": taken - job.enqueued, "lookup": time.perf_counter() - taken}
-                batch.append(_Work(job, resolved, timings_s, taken))
+                batch.append(Work(job, resolved, timings_s, taken))
                 # A long query makes as much work of a row as several short ones.
                 tokens += resolved.tokens * -(-len(job.query) // _QUERY_ROWS)
             job = self._queue.take_if_waiting() if tokens < self._max_batch_tokens else None
         return batch
 
-    def _launch(self, batch: Sequence["_Work"]) -> "_Flight":
+    def _launch(self, batch: Sequence[Work]) -> "_Flight":
         try:
-            requests = [Request(work.job.query, work.resolved, _wanted(work)) for work in batch]
+            requests = [Request(work.job.query, work.resolved, work.wanted) for work in batch]
             return _Flight(batch, self._scorer.launch(requests))
         except Exception as error:
             return _Flight(batch, error)
@@ -140,11 +136,11 @@ class Runner:
         self._last_success = time.perf_counter()
         kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
         ranked: list[tuple[Job, Ranking | BaseException]] = []
-        failed: list[tuple[_Work, Exception]] = []
+        failed: list[tuple[Work, Exception]] = []
         for work, result in zip(batch, scored.results, strict=True):
             work.timings_s.update(scored.stages_s)
             try:
-                ranked.append((work.job, _rank(work, result, kernel, self._scorer)))
+                ranked.append((work.job, rank(work, result, kernel, self._scorer)))
             except Exception as error:
                 failed.append((work, error))
         if ranked:
@@ -153,7 +149,7 @@ class Runner:
             self._recover([work], cause)
         self._record(batch, scored)
 
-    def _recover(self, batch: Sequence["_Work"], error: Exception) -> None:
+    def _recover(self, batch: Sequence[Work], error: Exception) -> None:
         """A work list failed: give each of its requests a run of its own, so that only the culprit fails."""
         if self._fault is not None or is_device_lost(error):
             self._fail(batch, self._fault or self._lose(error))
@@ -173,7 +169,7 @@ class Runner:
             _log.exception("scoring failed", exc_info=error)
         batch[0].job.deliver(error)
 
-    def _fail(self, batch: Sequence["_Work"], error: Exception) -> None:
+    def _fail(self, batch: Sequence[Work], error: Exception) -> None:
         deliver([(work.job, error) for work in batch])
 
     def _lose(self, error: Exception) -> DeviceLost:
@@ -182,7 +178,7 @@ class Runner:
         self._on_fault(self._fault)
         return self._fault
 
-    def _record(self, batch: Sequence["_Work"], scored: Scored) -> None:
+    def _record(self, batch: Sequence[Work], scored: Scored) -> None:
         """Count, now that nobody waits for it any more."""
         self._metrics.batch_requests.observe(len(batch))
         self._metrics.batch_pairs.observe(sum(work.resolved.count for work in batch))
@@ -204,70 +200,11 @@ class Runner:
         self._metrics.missing_ids.inc(sum(len(work.resolved.missing) for work in batch))
 
 
-class _Work:
-    """A job whose candidates are resolved."""
-
-    __slots__ = ("job", "resolved", "taken", "timings_s")
-
-    def __init__(self, job: Job, resolved: Resolved, timings_s: dict[str, float], taken: float) -> None:
-        self.job = job
-        self.resolved = resolved
-        self.timings_s = timings_s
-        self.taken = taken  # time.perf_counter() clock
-
-
 class _Flight:
     """A batch that was launched, or the error that kept it from being."""
 
     __slots__ = ("batch", "launched")
 
-    def __init__(self, batch: Sequence[_Work], launched: Launched | Exception) -> None:
+    def __init__(self, batch: Sequence[Work], launched: Launched | Exception) -> None:
         self.batch = batch
         self.launched = launched
-
-
-def _wanted(work: _Work) -> int:
-    # Missing positions hold −∞, which nothing stored scores: the best `found` are those that exist.
-    found = work.resolved.count - len(work.resolved.missing)
-    return found if work.job.top_n is None else min(work.job.top_n, found)
-
-
-def _rank(work: _Work, result: NDArray[np.float32] | Best, kernel: str, scorer: Scorer) -> Ranking:
-    started = time.perf_counter()
-    resolved, job = work.resolved, work.job
-    if isinstance(result, Best):
-        positions, scores = result
-    else:
-        positions = order(result, _wanted(work))
-        scores = result[positions]
-    ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
-    explanations = _explain(job.query, resolved, positions.tolist(), scorer) if job.explain else None
-    ended = time.perf_counter()
-    work.timings_s["topk"] = ended - started
-    return Ranking(
-        positions=positions,
-        scores=scores,
-        ids=ids,
-        missing=resolved.missing,
-        candidates=resolved.count,
-        document_tokens=resolved.tokens,
-        timings_s=work.timings_s,
-        kernel=kernel,
-        engine_s=ended - work.taken,
-        explanations=explanations,
-    )
-
-
-def _explain(
-    query: NDArray[np.generic], resolved: Resolved, positions: Sequence[int], scorer: Scorer
-) -> list[Explanation]:
-    spans = {}
-    wanted = set(positions)
-    for part in resolved.parts:
-        for start, length, position in zip(
-            part.starts.tolist(), part.lengths.tolist(), part.positions.tolist(), strict=True
-        ):
-            if position in wanted:
-                spans[position] = part.tokens[start : start + length]
-    explained = [scorer.explain(query, spans[position]) for position in positions]
-    return [Explanation(tokens.numpy(), similarities.numpy()) for tokens, similarities in explained]

@@ -57,14 +57,18 @@ class Connection:
 
     def ask(self, request: bytes) -> Answer:
         """Raises RuntimeError for an answer that is not 200."""
-        started = time.perf_counter()
-        self._socket.sendall(request)
-        status, data = self._read()
-        seconds = time.perf_counter() - started
+        seconds, status, data = self.exchange(request)
         body = msgspec.msgpack.decode(data)
         if status != 200:
             raise RuntimeError(f"the service answered {status}: {body}")
         return Answer(seconds, body)
+
+    def exchange(self, request: bytes) -> tuple[float, int, bytes]:
+        """→ (seconds, status, body), which must announce its length."""
+        started = time.perf_counter()
+        self._socket.sendall(request)
+        status, data = self._read()
+        return time.perf_counter() - started, status, data
 
     def _read(self) -> tuple[int, bytes]:
         buffer = self._buffer
