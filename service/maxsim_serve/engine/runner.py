@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 # Query rows that count as one in `max_batch_tokens`: those of a text query.
 _QUERY_ROWS = 32
+# What makes one part in so many of a full batch, or more, goes by itself.
+_LARGE_PART = 4
 
 
 class Runner:
@@ -45,6 +47,7 @@ class Runner:
         self._metrics = metrics
         self._on_fault = on_fault
         self._fault: DeviceLost | None = None
+        self._held: Work | None = None  # the next one, taken from the queue already
         self._last_success = time.perf_counter()
         self._compilations = maxsim.compilations()
         self._stages = {stage: metrics.stage_duration.labels(stage) for stage in STAGES}
@@ -80,11 +83,10 @@ class Runner:
             self._lose(error)
         flying: _Flight | None = None
         while self._fault is None:
-            job = self._queue.take() if flying is None else self._queue.take_if_waiting()
-            if job is None and flying is None:
+            first = self._next(wait=flying is None)
+            if first is None and flying is None:
                 return
-            batch = self._gather(job) if job is not None else []
-            launched = self._launch(batch) if batch else None
+            launched = self._launch(self._gather(first)) if first is not None else None
             if flying is not None:
                 self._finish(flying)
             flying = launched
@@ -93,16 +95,19 @@ class Runner:
                 flying = None
         if flying is not None:
             self._fail(flying.batch, self._fault)
+        if self._held is not None:
+            self._fail([self._held], self._fault)
         self._queue.close()
         while (job := self._queue.take()) is not None:
             job.deliver(self._fault)
 
-    def _gather(self, first: Job) -> list[Work]:
-        """The first job and whatever waits behind it, up to `max_batch_tokens` of work."""
-        batch: list[Work] = []
-        tokens = 0
-        job: Job | None = first
-        while job is not None:
+    def _next(self, *, wait: bool) -> Work | None:
+        """The next request, its candidates resolved. None if there is none now; to `wait`, none any more."""
+        held, self._held = self._held, None
+        if held is not None:
+            return held
+        take = self._queue.take if wait else self._queue.take_if_waiting
+        while (job := take()) is not None:
             taken = time.perf_counter()
             try:
                 resolved = job.candidates.resolve()
@@ -110,10 +115,27 @@ class Runner:
                 job.deliver(error)
             else:
                 timings_s = {"queue": taken - job.enqueued, "lookup": time.perf_counter() - taken}
-                batch.append(Work(job, resolved, timings_s, taken))
-                # A long query makes as much work of a row as several short ones.
-                tokens += resolved.tokens * -(-len(job.query) // _QUERY_ROWS)
-            job = self._queue.take_if_waiting() if tokens < self._max_batch_tokens else None
+                return Work(job, resolved, timings_s, taken)
+        return None
+
+    def _gather(self, first: Work) -> list[Work]:
+        """The first request and what waits behind it, up to `max_batch_tokens` of work.
+
+        A request that is a good part of that goes by itself: those before it should not wait for it.
+        """
+        large_tokens = self._max_batch_tokens // _LARGE_PART
+        batch, tokens = [first], _tokens(first)
+        if tokens >= large_tokens:
+            return batch
+        while tokens < self._max_batch_tokens:
+            work = self._next(wait=False)
+            if work is None:
+                break
+            if _tokens(work) >= large_tokens:
+                self._held = work
+                break
+            batch.append(work)
+            tokens += _tokens(work)
         return batch
 
     def _launch(self, batch: Sequence[Work]) -> "_Flight":
@@ -208,3 +230,8 @@ class _Flight:
     def __init__(self, batch: Sequence[Work], launched: Launched | Exception) -> None:
         self.batch = batch
         self.launched = launched
+
+
+def _tokens(work: Work) -> int:
+    """Document rows to score; a long query makes as much work of each as several short ones."""
+    return work.resolved.tokens * -(-len(work.job.query) // _QUERY_ROWS)

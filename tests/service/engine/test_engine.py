@@ -10,7 +10,14 @@ import pytest
 import torch
 
 import maxsim
-from maxsim_serve.engine import Engine, InlineCandidates, Ranking, StoredCandidates, WholeCollection
+from maxsim_serve.engine import (
+    CpuScorer,
+    Engine,
+    InlineCandidates,
+    Ranking,
+    StoredCandidates,
+    WholeCollection,
+)
 from maxsim_serve.engine.candidates import Resolved
 from maxsim_serve.errors import DeadlineExceeded, Draining, InvalidInput, OutOfMemory, QueueFull
 from maxsim_serve.metrics import Metrics
@@ -201,6 +208,45 @@ def test_scores_are_bit_identical_on_every_way_in(collection, query, metrics):
     assert metrics.registry.get_sample_value("maxsim_batch_requests_bucket", {"le": "4.0"}) == (
         metrics.registry.get_sample_value("maxsim_batch_requests_count") - 1
     )
+
+
+def test_a_large_request_goes_by_itself_and_holds_up_nobody_before_it(
+    collection, query, metrics, monkeypatch
+):
+    batches = []
+    launch = CpuScorer.launch
+
+    def seen(scorer, requests):
+        batches.append([request.resolved.tokens for request in requests])
+        return launch(scorer, requests)
+
+    monkeypatch.setattr(CpuScorer, "launch", seen)
+    everything = sum(LENGTHS)
+    small, large = LENGTHS[1], everything
+    wanted = []
+
+    async def body() -> None:
+        one = Engine(queue_depth=64, max_batch_tokens=4 * everything, retry_after_s=2.0, metrics=metrics)
+        async for engine in stopping(one):
+            gate, held = await hold(engine, query)
+            asked = ["d1", None, "d1", "d1", None, None, "d1"]
+            waiting = []
+            for id in asked:
+                candidates = WholeCollection(collection) if id is None else StoredCandidates(collection, [id])
+                waiting.append(asyncio.create_task(rank(engine, query, candidates)))
+                await asyncio.sleep(0.005)
+            gate.opened.set()
+            rankings = await asyncio.gather(*waiting)
+            await held
+            wanted.extend(
+                len(ranking.scores) == (len(LENGTHS) if id is None else 1)
+                for ranking, id in zip(rankings, asked, strict=True)
+            )
+
+    run(body)
+    assert all(wanted) and len(wanted) == 7
+    assert batches[0][1:] == [small]  # with the one that held them up
+    assert batches[1:] == [[large], [small, small], [large], [large], [small]]
 
 
 def test_explanations_name_the_winning_tokens(collection, query, metrics):

@@ -23,11 +23,13 @@ _TIMEOUT_S = 20.0
 
 
 class Outcome(NamedTuple):
-    """Latencies in s of the answered requests, how many failed, and the seconds that all of it took."""
+    """Latencies in s of the answered requests, how many failed, the seconds that all of it took, and the body
+    of the answer that took longest."""
 
     latency_s: NDArray[np.float64]
     failed: int
     took_s: float
+    slowest: bytes
 
 
 class _Share(NamedTuple):
@@ -62,7 +64,8 @@ class Senders:
         ]
         parts = [each.result() for each in running]
         latency_s = np.concatenate([part.latency_s for part in parts])
-        return Outcome(latency_s, sum(p.failed for p in parts), max(p.took_s for p in parts))
+        slowest = max(parts, key=lambda part: part.latency_s.max(initial=0.0)).slowest
+        return Outcome(latency_s, sum(p.failed for p in parts), max(p.took_s for p in parts), slowest)
 
     def close(self) -> None:
         for pool in self._pools:
@@ -91,10 +94,10 @@ def _send(share: _Share) -> Outcome:
 class _Connection(asyncio.Protocol):
     """One kept connection with at most one request under way."""
 
-    def __init__(self, answered: Callable[["_Connection", bool], None]) -> None:
+    def __init__(self, answered: Callable[["_Connection", bytes | None], None]) -> None:
         self._answered = answered
         self._buffer = bytearray()
-        self._end = 0
+        self._begin = self._end = 0  # of the body
         self.due_s = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -105,12 +108,13 @@ class _Connection(asyncio.Protocol):
         self._buffer += data
         if not self._end and (split := self._buffer.find(b"\r\n\r\n")) > 0:
             at = self._buffer.index(b"content-length: ", 0, split) + len(b"content-length: ")
-            self._end = split + 4 + int(self._buffer[at : self._buffer.index(b"\r\n", at)])
+            self._begin = split + 4
+            self._end = self._begin + int(self._buffer[at : self._buffer.index(b"\r\n", at)])
         if self._end and len(self._buffer) >= self._end:
-            fine = self._buffer[9:12] == b"200"
+            body = bytes(self._buffer[self._begin : self._end]) if self._buffer[9:12] == b"200" else None
             self._buffer.clear()
             self._end = 0
-            self._answered(self, fine)
+            self._answered(self, body)
 
 
 class _Sender:
@@ -119,6 +123,7 @@ class _Sender:
         self._free: list[_Connection] = []
         self._waiting: deque[tuple[int, float]] = deque()
         self._latency_s: list[float] = []
+        self._slowest_s, self._slowest = 0.0, b""
         self._failed = 0
         self._left = len(range(share.first, share.requests, share.step))
 
@@ -145,7 +150,7 @@ class _Sender:
         took_s = time.monotonic() - begun_s
         for connection in self._free:
             connection.transport.close()
-        return Outcome(np.array(self._latency_s), self._failed, took_s)
+        return Outcome(np.array(self._latency_s), self._failed, took_s, self._slowest)
 
     def _send_waiting(self) -> None:
         while self._free and self._waiting:
@@ -154,11 +159,14 @@ class _Sender:
             connection.due_s = due_s
             connection.transport.write(_messages[number % len(_messages)])
 
-    def _answered(self, connection: _Connection, fine: bool) -> None:
-        if fine:
-            self._latency_s.append(time.monotonic() - connection.due_s)
-        else:
+    def _answered(self, connection: _Connection, body: bytes | None) -> None:
+        if body is None:
             self._failed += 1
+        else:
+            latency_s = time.monotonic() - connection.due_s
+            self._latency_s.append(latency_s)
+            if latency_s > self._slowest_s:
+                self._slowest_s, self._slowest = latency_s, body
         self._left -= 1
         self._free.append(connection)
         self._send_waiting()

@@ -1,10 +1,12 @@
 """The highest rate at which the 99th percentile keeps 10 ms, and what the GPU does meanwhile."""
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import httpx
+import msgspec
 import numpy as np
 
 from .corpus import DIM
@@ -85,7 +87,25 @@ def _step(senders: Senders, client: httpx.Client, port: int, rate_per_s: float, 
     before = [value(client, name) for name in names]
     outcome = senders.offer(port, rate_per_s, seconds)
     busy_s, requests, batches = (value(client, name) - b for name, b in zip(names, before, strict=True))
-    return _Step(rate_per_s, outcome, requests / max(batches, 1), busy_s / outcome.took_s)
+    step = _Step(rate_per_s, outcome, requests / max(batches, 1), busy_s / outcome.took_s)
+    _say(step)
+    return step
+
+
+def _say(step: _Step) -> None:
+    """A line of a step, with the stages that the service reported for its slowest answer."""
+    latency_ms = 1e3 * step.outcome.latency_s
+    if not len(latency_ms):
+        return
+    p50, p99 = np.percentile(latency_ms, (50, 99))
+    meta = msgspec.msgpack.decode(step.outcome.slowest)["meta"]
+    stages = ", ".join(f"{stage} {ms:.2f}" for stage, ms in meta["timings_ms"].items())
+    print(
+        f"  {step.rate_per_s:.0f}/s: p50 {p50:.2f}, p99 {p99:.2f}, worst {latency_ms.max():.2f} ms, of which "
+        f"the engine had {meta['engine_ms']:.2f} ms ({stages})",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _bodies(collection: str, documents: int, candidates: int) -> Sequence[bytes]:
