@@ -1,6 +1,7 @@
 """Over a real socket: chunked bodies, clients that hang up, uploads that stall, a busy loop."""
 
 import asyncio
+import gc
 import json
 import socket
 import threading
@@ -79,6 +80,31 @@ class HeldEngine:
             return launch(*args)
 
         monkeypatch.setattr(CpuScorer, "launch", held)
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/search"])
+def test_a_request_leaves_nothing_to_the_garbage_collector(service, rng, path):
+    asked = {"ids": ["a", "b"]} if path == "/rerank" else {"top_k": 2}
+    body = json.dumps({"query": rng.standard_normal((3, DIM)).tolist(), **asked}).encode()
+    message = request_bytes("POST", path, body, f"Content-Length: {len(body)}")
+    with served(service) as port, closing(socket.create_connection(("127.0.0.1", port))) as client:
+
+        def ask(times):
+            for _ in range(times):
+                client.sendall(message)
+                answer = HTTPResponse(client)
+                answer.begin()
+                assert answer.status == 200 and answer.read()
+            time.sleep(0.05)  # what follows an answer
+
+        gc.disable()
+        try:
+            ask(5)
+            gc.collect()
+            ask(50)
+            assert gc.collect() < 50  # objects in cycles; one such request had 35
+        finally:
+            gc.enable()
 
 
 def test_a_client_that_hangs_up_is_not_scored(service, rng, monkeypatch):
