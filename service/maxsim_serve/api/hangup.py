@@ -45,7 +45,6 @@ class HangUp:
         self._task = self._watcher = None
         assert task is not None and watcher is not None
         watcher.cancel()
-        if self._gone and isinstance(error, asyncio.CancelledError):
-            # Ours is the only cancellation unless the server, too, is taking the request down.
-            if task.uncancel() == 0:
-                raise ClientGone from error
+        # Ours is the only cancellation unless the server, too, is taking the request down.
+        if self._gone and isinstance(error, asyncio.CancelledError) and task.uncancel() == 0:
+            raise ClientGone from error
