@@ -28,6 +28,8 @@ _SHARED_ROWS = (32, 64)
 # No document is longer than one less than a power of two from here on.
 _LONGEST_BITS = 8
 _KEPT = 64
+_UNUSED_FOR = 1000
+_SEEN = 10_000
 # int64 numbers between the query's rows and the documents' spans.
 _HEAD, _QUERY_LENGTH = 4, 2
 _MARKS = ("upload", "kernel", "download")
@@ -50,8 +52,10 @@ class _Key(NamedTuple):
 
 
 class Graphs:
-    """Captures a graph when its kind of request comes for the second time; keeps the 64 last used.
+    """Captures a graph when its kind of request comes for the second time, in some milliseconds.
 
+    There are 64 at the most. A new kind takes the place of one that has not come for a thousand requests, and
+    is launched plainly where all of them have: kinds that take turns must not be captured again and again.
     `slots` requests may be in flight, each in its own slot: a slot is used again when it has been waited for.
     """
 
@@ -60,13 +64,14 @@ class Graphs:
         self._stream = stream
         self._slots = slots
         self._pool: torch.cuda._POOL_HANDLE | None = None
-        self._graphs: OrderedDict[_Key, list[_Graph]] = OrderedDict()
+        self._graphs: OrderedDict[_Key, _Kept] = OrderedDict()  # the one longest unused first
         self._seen: set[_Key] = set()
+        self._requests = 0
 
     @property
     def device_bytes(self) -> int:
         """Device memory that the graphs upload to."""
-        return sum(graph.device_bytes for graphs in self._graphs.values() for graph in graphs)
+        return sum(graph.device_bytes for kept in self._graphs.values() for graph in kept.graphs)
 
     def launch(self, request: Request, rounded: Rounding, slot: int) -> "_Flight | None":
         """Enqueue the request, or None where there is no graph for its kind yet, or none can be."""
@@ -74,25 +79,44 @@ class Graphs:
         key = _key(request, rounded)
         if key is None:
             return None
-        graphs = self._graphs.get(key)
-        if graphs is None:
-            if key not in self._seen:
-                self._seen.add(key)
-                return None
-            try:
-                graphs = [self._capture(key, request) for _ in range(self._slots)]
-            except torch.OutOfMemoryError:
-                return None  # there may be room when this kind comes again
-            self._graphs[key] = graphs
-            if len(self._graphs) > _KEPT:
-                self._graphs.popitem(last=False)
+        self._requests += 1
+        kept = self._graphs.get(key) or self._captured(key, request)
+        if kept is None:
+            return None
+        kept.used = self._requests
         self._graphs.move_to_end(key)
-        return graphs[slot].launch(request, started)
+        return kept.graphs[slot].launch(request, started)
+
+    def _captured(self, key: _Key, request: Request) -> "_Kept | None":
+        if key not in self._seen:
+            if len(self._seen) >= _SEEN:
+                self._seen.clear()
+            self._seen.add(key)
+            return None
+        if len(self._graphs) == _KEPT:
+            oldest = next(iter(self._graphs))
+            if self._requests - self._graphs[oldest].used < _UNUSED_FOR:
+                return None
+            del self._graphs[oldest]
+        try:
+            kept = _Kept([self._capture(key, request) for _ in range(self._slots)])
+        except torch.OutOfMemoryError:
+            return None  # there may be room when this kind comes again
+        self._graphs[key] = kept
+        return kept
 
     def _capture(self, key: _Key, request: Request) -> "_Graph":
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         return _Graph(key, request.resolved.parts[0].tokens, self._device, self._stream, self._pool)
+
+
+class _Kept:
+    """One kind's graphs, one a slot, and the number of the request that they were last `used` for."""
+
+    def __init__(self, graphs: list["_Graph"]) -> None:
+        self.graphs = graphs
+        self.used = 0
 
 
 def _key(request: Request, rounded: Rounding) -> _Key | None:
