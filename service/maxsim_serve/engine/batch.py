@@ -16,16 +16,14 @@ import maxsim
 from maxsim.topk import SORTED_WHOLE
 
 from ..store import Part
+from .forms import Rounding, shared_rows
 from .scorer import Best, Request, Scored
-from .staging import Layout, Staging, Upload
+from .staging import Layout, Staging, Upload, stages_s
 from .worklist import by_position, joined
 
-__all__ = ["Lane", "query_dtype"]
+__all__ = ["Lane"]
 
-# Queries of up to so many rows share a launch; a longer one fills the tensor cores by itself.
-_SHARED_ROWS = (32, 64)
 _MARKS = ("upload", "kernel", "select", "download")
-_LARGEST_FLOAT16 = 65504.0
 
 
 class _Key(NamedTuple):
@@ -50,28 +48,16 @@ class _Work(NamedTuple):
     longest: tuple[int, int]
 
 
-def query_dtype(query: NDArray[np.generic], stored: torch.dtype, keep_float32: bool) -> torch.dtype:
-    """What a query is rounded to for documents of a dtype; one that float16 cannot hold is kept."""
-    if keep_float32 or stored == torch.float32:
-        return torch.float32
-    if stored == torch.float16 and query.dtype != np.float16:
-        rows = query.reshape(-1)
-        # A sum of squares bounds every value, and takes one pass.
-        if not rows.dot(rows) <= _LARGEST_FLOAT16**2 and np.abs(rows).max(initial=0.0) > _LARGEST_FLOAT16:
-            return torch.float32
-    return stored
-
-
 class Lane:
     """One of the batches in flight: its buffers and its events, used again once it has been waited for.
 
     Nothing waits for the device between `launch` and `wait`.
     """
 
-    def __init__(self, device: torch.device, stream: torch.cuda.Stream, keep_float32: bool) -> None:
+    def __init__(self, device: torch.device, stream: torch.cuda.Stream, rounded: Rounding) -> None:
         self._device = device
         self._stream = stream
-        self._keep_float32 = keep_float32
+        self._rounded = rounded
         self._staging = Staging(device)
         self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(1 + len(_MARKS))]
         self._numbers = torch.arange(1 << 14, device=device)
@@ -107,11 +93,10 @@ class Lane:
     def _groups(self, requests: Sequence[Request]) -> list[tuple[_Key, list[tuple[int, Part]]]]:
         groups: dict[_Key, list[tuple[int, Part]]] = {}
         for number, request in enumerate(requests):
-            rows = len(request.query)
-            form = next((most for most in _SHARED_ROWS if rows <= most), -1 - number)
+            form = shared_rows(len(request.query)) or -1 - number
             for part in request.resolved.parts:
                 tokens = part.tokens
-                rounded = query_dtype(request.query, tokens.dtype, self._keep_float32)
+                rounded = self._rounded(request.query, tokens.dtype)
                 key = _Key(tokens.data_ptr(), tokens.dtype, tokens.shape[1], rounded, form)
                 groups.setdefault(key, []).append((number, part))
         return list(groups.items())
@@ -202,15 +187,13 @@ class _Flight:
                 end = first + len(part.positions)
                 pieces[number].append((part, scores[first:end]))  # type: ignore[arg-type]
                 first = end
-        spans = zip(_MARKS, self._marks, self._marks[1:], strict=False)
-        stages_s = {name: 1e-3 * begin.elapsed_time(end) for name, begin, end in spans}
         return Scored(
             [
                 by_position(request.resolved.count, of) if result is None else result
                 for request, of, result in zip(self._requests, pieces, results, strict=True)
             ],
             self._launches,
-            stages_s | {"launch": self._launch_s},
+            stages_s(_MARKS, self._marks) | {"launch": self._launch_s},
             {"up": self._upload_bytes, "down": sum(array.nbytes for array in self._arrays)},
         )
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 import maxsim
 
-from .batch import Lane, query_dtype
+from .batch import Lane
+from .forms import query_dtype
 from .graphs import Graphs
 from .scorer import Launched, Request, Scored
 
@@ -34,7 +35,7 @@ class GpuScorer:
         self.device = device
         self._keep_float32 = query_dtype == "float32"
         self._stream = torch.cuda.Stream(device)
-        self._lanes = [Lane(device, self._stream, self._keep_float32) for _ in range(DEPTH)]
+        self._lanes = [Lane(device, self._stream, self.rounded) for _ in range(DEPTH)]
         self._graphs = Graphs(device, self._stream, slots=DEPTH)
         self._free = list(range(DEPTH))
 

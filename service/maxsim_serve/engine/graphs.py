@@ -7,24 +7,21 @@ numbers by documents without a row, which score −∞ and are not looked at.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import maxsim
 
+from .forms import Rounding, shared_rows
 from .scorer import Request, Scored
+from .staging import stages_s
 from .worklist import by_position
 
 __all__ = ["Graphs"]
 
 # Candidates that a graph takes; for more, the launches are a small part of the time.
 _PAIRS = (128, 256, 512, 1024, 2048, 4096)
-# Query rows that one graph takes whatever their number; longer queries have graphs of their own.
-_SHARED_ROWS = (32, 64)
 # No document is longer than one less than a power of two from here on.
 _LONGEST_BITS = 8
 _KEPT = 64
@@ -33,10 +30,6 @@ _SEEN = 10_000
 # int64 numbers between the query's rows and the documents' spans.
 _HEAD, _QUERY_LENGTH = 4, 2
 _MARKS = ("upload", "kernel", "download")
-
-
-Rounding = Callable[[NDArray[np.generic], torch.dtype], torch.dtype]
-"""The dtype that a query takes for documents of another."""
 
 
 class _Key(NamedTuple):
@@ -123,14 +116,14 @@ def _key(request: Request, rounded: Rounding) -> _Key | None:
     parts = request.resolved.parts
     if len(parts) != 1:
         return None
-    part, rows = parts[0], len(request.query)
+    part = parts[0]
     count, tokens = len(part.positions), part.tokens
     pairs = next((most for most in _PAIRS if count <= most), None)
     if pairs is None or not tokens.is_cuda:
         return None
     longest = int(part.lengths.max()) if part.longest is None else part.longest
     longest = (1 << max(_LONGEST_BITS, longest.bit_length())) - 1
-    rows = next((most for most in _SHARED_ROWS if rows <= most), rows)
+    rows = shared_rows(len(request.query)) or len(request.query)
     query_dtype = rounded(request.query, tokens.dtype)
     return _Key(tokens.data_ptr(), tokens.dtype, tokens.shape[1], query_dtype, rows, pairs, longest)
 
@@ -175,7 +168,7 @@ class _Graph:
         # A long query is copied before the graph, from wherever it is.
         self._own_query: torch.Tensor | None = rows
         uploaded = query_bytes
-        if key.rows in _SHARED_ROWS:
+        if shared_rows(key.rows) is not None:
             self._own_query, uploaded = None, 0
             queries = maxsim.Spans.trusted(rows, head[:1], head[_QUERY_LENGTH:][:1], key.rows)
         documents = maxsim.Spans.trusted(tokens, starts, lengths, key.longest)
@@ -222,12 +215,10 @@ class _Graph:
         (part,) = request.resolved.parts
         # A copy: the buffer is the next request's, and a ranking may outlive that.
         scores = self._scores[: len(part.positions)].copy()
-        spans = zip(_MARKS, marks, marks[1:], strict=False)
-        stages_s = {name: 1e-3 * begin.elapsed_time(end) for name, begin, end in spans}
         return Scored(
             [by_position(request.resolved.count, [(part, scores)])],
             [(self.kernel, part.tokens.dtype)],
-            stages_s | {"launch": launch_s},
+            stages_s(_MARKS, marks) | {"launch": launch_s},
             {"up": self.device_bytes, "down": self._scores.nbytes},
             graphs=1,
         )

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["Layout", "Staging", "Upload"]
+__all__ = ["Layout", "Staging", "Upload", "stages_s"]
 
 # Kernels are compiled for addresses that are multiples of 16; a cache line of the device holds 128 bytes.
 ALIGNMENT_BYTES = 256
@@ -106,6 +106,12 @@ class Staging:
         for view, tensor in zip(views, tensors, strict=True):
             view.copy_(tensor, non_blocking=True)
         return [view.numpy() for view in views]
+
+
+def stages_s(names: Sequence[str], marks: Sequence[torch.cuda.Event]) -> dict[str, float]:
+    """Seconds of each stage, the first between the first two marks; all of them have been passed."""
+    spans = zip(names, marks, marks[1:], strict=False)
+    return {name: 1e-3 * begin.elapsed_time(end) for name, begin, end in spans}
 
 
 def _capacity(size_bytes: int) -> int:

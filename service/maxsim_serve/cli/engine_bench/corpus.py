@@ -1,6 +1,5 @@
 """Random documents of known rows, and a collection filled with them through HTTP."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -8,7 +7,8 @@ import httpx
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save
+
+from ..records import START, Record, body_of
 
 __all__ = ["DIM", "Corpus", "fill", "make", "put"]
 
@@ -27,6 +27,11 @@ class Corpus:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def record(self, number: int) -> Record:
+        """A document as the importer sends it."""
+        start, length = self.starts[number], self.lengths[number]
+        return Record(f"document {number}", f"d{number}", self.tokens[start : start + length], START)
 
     @property
     def ids(self) -> list[str]:
@@ -58,18 +63,10 @@ def put(client: httpx.Client, collection: str, corpus: Corpus, numbers: NDArray[
     most = max(1, _BATCH_BYTES // int(2 * DIM * corpus.lengths.mean()))
 
     def send(some: NDArray[np.int64]) -> None:
+        body, content_type = body_of([corpus.record(number) for number in some.tolist()])
         client.put(
-            f"/collections/{collection}/documents",
-            content=_body(corpus, some),
-            headers={"content-type": "application/vnd.safetensors"},
+            f"/collections/{collection}/documents", content=body, headers={"content-type": content_type}
         ).raise_for_status()
 
     with ThreadPoolExecutor(_UPLOADS) as threads:
         list(threads.map(send, np.split(numbers, range(most, len(numbers), most))))
-
-
-def _body(corpus: Corpus, numbers: NDArray[np.int64]) -> bytes:
-    spans = zip(corpus.starts[numbers].tolist(), corpus.lengths[numbers].tolist(), strict=True)
-    tokens = np.concatenate([corpus.tokens[start : start + length] for start, length in spans])
-    ids = json.dumps([f"d{number}" for number in numbers.tolist()])
-    return save({"tokens": tokens, "lengths": corpus.lengths[numbers]}, metadata={"ids": ids})

@@ -12,7 +12,7 @@ import numpy as np
 from .corpus import DIM
 from .openloop import Outcome, Senders
 from .rows import Report
-from .scrape import value
+from .scrape import values
 from .wire import rerank
 
 __all__ = ["saturate"]
@@ -84,9 +84,9 @@ def _step(senders: Senders, client: httpx.Client, port: int, rate_per_s: float, 
         "maxsim_batch_requests_sum",
         "maxsim_batch_requests_count",
     )
-    before = [value(client, name) for name in names]
+    before = values(client, names)
     outcome = senders.offer(port, rate_per_s, seconds)
-    busy_s, requests, batches = (value(client, name) - b for name, b in zip(names, before, strict=True))
+    busy_s, requests, batches = (now - then for now, then in zip(values(client, names), before, strict=True))
     step = _Step(rate_per_s, outcome, requests / max(batches, 1), busy_s / outcome.took_s)
     _say(step)
     return step
