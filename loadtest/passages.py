@@ -1,10 +1,9 @@
 """Random passages, and a collection filled with them through HTTP."""
 
-import json
-
 import httpx
 import numpy as np
-from safetensors.numpy import save
+
+from maxsim_serve.cli.records import START, Record, body_of
 
 __all__ = ["SAFETENSORS", "fill", "passages", "safetensors_body"]
 
@@ -20,8 +19,8 @@ def passages(rng: np.random.Generator, documents: int, dim: int, mean_tokens: in
 
 
 def safetensors_body(ids: list[str], vectors: list[np.ndarray]) -> bytes:
-    lengths = np.array([len(v) for v in vectors], dtype=np.int64)
-    return save({"tokens": np.concatenate(vectors), "lengths": lengths}, metadata={"ids": json.dumps(ids)})
+    """As the importer sends documents."""
+    return body_of([Record(id, id, rows, START) for id, rows in zip(ids, vectors, strict=True)])[0]
 
 
 def fill(
