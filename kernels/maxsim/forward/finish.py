@@ -7,7 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from maxsim.forward.launch import Kernel
-from maxsim.forward.rowsum import BLOCK_ROWS, max_or_nan, sum_rows
+from maxsim.forward.rowsum import BLOCK_ROWS, add_in_order, max_or_nan, sum_rows
 
 __all__ = ["BLOCKS_KERNEL", "KERNEL", "Tile", "add_blocks", "finish", "tile"]
 
@@ -77,9 +77,7 @@ def finish(
         best = tl.where(live, best, 0.0)
         sums = sum_rows(tl.reshape(best, [PAIRS * BLOCKS * ROWS]), PAIRS * BLOCKS, ROWS)
         sums = tl.reshape(sums, [PAIRS, BLOCKS])
-        # Ascending order: one block at a time, beside exact zeros.
-        for block in tl.static_range(BLOCKS):
-            total += tl.sum(tl.where(tl.arange(0, BLOCKS)[None, :] == block, sums, 0.0), axis=1)
+        total = add_in_order(total, sums)
     scores = tl.where(inside, total.to(tl.float32), float("nan"))
     tl.store(OUT + query * total_columns + first_column + column, scores, mask=there)
 
@@ -108,8 +106,7 @@ def add_blocks(
     block = tl.arange(0, BLOCKS)[None, :]
     for first in range(0, blocks, BLOCKS):
         part = tl.load(sums + first + block, mask=there[:, None] & (first + block < blocks), other=0.0)
-        for each in tl.static_range(BLOCKS):
-            total += tl.sum(tl.where(block == each, part, 0.0), axis=1)
+        total = add_in_order(total, part)
     scores = tl.where(inside, total.to(tl.float32), float("nan"))
     tl.store(OUT + query * total_columns + first_column + column, scores, mask=there)
 
@@ -127,7 +124,7 @@ class Tile(NamedTuple):
 def tile(longest: int | None, segments: int) -> Tile:
     """For queries of at most `longest` rows, or of any, and documents in so many segments."""
     if longest is None or longest > 4 * BLOCK_ROWS:
-        return Tile(1, 16, BLOCK_ROWS, 2, 4) if segments <= 2 else Tile(1, 16, BLOCK_ROWS, 16, 8)
+        return Tile(1, 16, BLOCK_ROWS, 4, 8) if segments <= 4 else Tile(1, 16, BLOCK_ROWS, 16, 8)
     if longest > BLOCK_ROWS:
         return Tile(1, 4, BLOCK_ROWS, 4, 4)
     return Tile(16, 1, BLOCK_ROWS, 1, 4) if segments == 1 else Tile(1, 1, BLOCK_ROWS, 16, 4)

@@ -1,13 +1,13 @@
 """Row maxima at the rate of Hopper's tensor cores: the copy engine fills a ring, two warpgroups take turns.
 
     copy warp ──TMA──▶ ring of document tiles [BD, D] ──▶ warpgroup 0: rows   0 … BQ/2 of the chunk ──▶ adding
-                                                      ──▶ warpgroup 1: rows BQ/2 … BQ               ──▶ warp
+                                                      ──▶ warpgroup 1: rows BQ/2 … BQ               ──▶ warps
 
-One program stays on an SM with one chunk of BQ query rows and walks over the documents (or segments of
-them) of its group. A product of 64 × 128 tokens per instruction leaves the accumulator in registers and
-its maximum is taken there; meanwhile the tensor core works for the other warpgroup, which is always half
-a tile behind: `turn` says whose products come next. Without that order both warpgroups would multiply
-together, then both take maxima together, and the tensor core would idle.
+One program stays on an SM with one chunk of BQ query rows, which lie in registers, and walks over the
+documents (or segments of them) of its group. A product of 64 × 128 tokens per instruction leaves the
+accumulator in registers and its maximum is taken there; meanwhile the tensor core works for the other
+warpgroup, which is always half a tile behind: `turn` says whose products come next. Without that order both
+warpgroups would multiply together, then both take maxima together, and the tensor core would idle.
 """
 
 import triton.language as tl
@@ -26,8 +26,10 @@ from maxsim.forward.launch import Kernel
 
 __all__ = ["KERNEL", "REGISTERS", "long_query_hopper"]
 
-# Of each thread that multiplies: 128 accumulators, and room for the rest. The other two warps need few.
-REGISTERS, COPY_REGISTERS = 224, gl.constexpr(56)
+# Of each thread that multiplies: 128 accumulators, 64 with query rows, and some more. The others need few.
+REGISTERS, COPY_REGISTERS = 232, gl.constexpr(40)
+# Float64 has to wait for the tensor core, and one warp would not keep up with short documents.
+ADDING_WARPS = gl.constexpr(2)
 
 _RUNTIME = [
     "q_count", "x_item", "x_rows", "x_ragged", "documents", "listed", "first_column", "columns", "segments",
@@ -45,30 +47,40 @@ def _item(item, items, where, BD: gl.constexpr):
         # A division takes as long as a tile: only where it must be.
         column, segment = first_column + item // segments, item % segments
     there = item < items
-    document = gl.load(X_INDEX + column, mask=there & (listed != 0), other=0)
-    document = gl.where(listed != 0, document, column.to(gl.int64))
-    document = gl.where((document >= 0) & (document < documents), document, 0)
-    start = gl.load(X_START + document, mask=there & (x_ragged != 0), other=0) + document * x_item
-    count = (gl.load(X_LENGTH + document, mask=there & (x_ragged != 0), other=0) + x_rows).to(gl.int32)
+    # Rows are numbered in 32 bits: the copy engine knows no others.
+    document = column
+    if listed != 0:
+        wanted = gl.load(X_INDEX + column, mask=there, other=0)
+        document = gl.where((wanted >= 0) & (wanted < documents), wanted, 0).to(gl.int32)
+    start, count = document * x_item, x_rows
+    if x_ragged != 0:
+        start = gl.load(X_START + document, mask=there, other=0).to(gl.int32)
+        count = gl.load(X_LENGTH + document, mask=there, other=0).to(gl.int32)
     span = count
     if segments > 1:
         span = (count + segments * BD - 1) // (segments * BD) * BD
     low = gl.minimum(segment * span, count)
     mask_start = gl.where(x_ragged != 0, start, document * x_rows)
-    return start.to(gl.int32) + low, mask_start + low, gl.minimum(span, count - low)
+    return start + low, mask_start + low, gl.minimum(span, count - low)
+
+
+@gluon.jit
+def _ask(desc, row, ready, target):
+    """Let the copy engine bring a box of rows; `ready` completes when it is there.
+
+    Rows past the end of a document are its neighbour's, and past the store's end zeros: they are copied, and
+    masked before the maximum.
+    """
+    mbarrier.expect(ready, desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(desc, [row, 0], ready, target)
 
 
 @gluon.jit
 def _copy(
-    q_desc, x_desc, q_tile, ring, q_ready, full, empty, work, where,
-    BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr,
+    x_desc, ring, full, empty, work, where, BD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The copy warp: the query chunk once, then every tile of every item into the ring."""
-    HALF: gl.constexpr = BQ // 2
-    chunk, first, step, items = work
-    mbarrier.expect(q_ready, 2 * q_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(q_desc, [chunk * BQ, 0], q_ready, q_tile.index(0))
-    tma.async_copy_global_to_shared(q_desc, [chunk * BQ + HALF, 0], q_ready, q_tile.index(1))
+    """The copy warp: every tile of every item into the ring, but for the first, which is under way."""
+    _, first, step, items = work
     tile = 0
     for item in range(first, items, step):
         # Looked up when it is due, not an item ahead as in _multiply: carried through this loop, `count` is
@@ -77,12 +89,10 @@ def _copy(
         start, _, count = _item(item, items, where, BD)
         for token in range(0, count, BD):
             slot = tile % STAGES
-            # The ring starts out empty: the first wait in each slot is for a phase that is already over.
-            mbarrier.wait(empty.index(slot), ((tile // STAGES) & 1) ^ 1)
-            # Rows past the end of the document are its neighbour's, and past the store's end zeros:
-            # they are copied, and masked before the maximum.
-            mbarrier.expect(full.index(slot), x_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(x_desc, [start + token, 0], full.index(slot), ring.index(slot))
+            if (item != first) | (token != 0):
+                # The ring starts out empty: the first wait in each slot is for a phase that is already over.
+                mbarrier.wait(empty.index(slot), ((tile // STAGES) & 1) ^ 1)
+                _ask(x_desc, start + token, full.index(slot), ring.index(slot))
             tile += 1
 
 
@@ -98,6 +108,7 @@ def _tile_maxima(query, tokens, mine, other, read, parity, count, live, query_ax
     wgmma: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDTH, 16]
     )
+    query = gl.convert_layout(query, gl.DotOperandLayout(0, wgmma, 2))
     zero = gl.zeros([HALF, WIDTH], gl.float32, wgmma)
     mbarrier.wait(mine, parity)
     products = warpgroup_mma(query, tokens.permute((1, 0)), zero, use_acc=False, is_async=True)
@@ -132,8 +143,10 @@ def _multiply(
     query_axis: gl.constexpr = gl.SliceLayout(1, wgmma)
     token_axis: gl.constexpr = gl.SliceLayout(0, wgmma)
     row = chunk * BQ + GROUP * HALF + gl.arange(0, HALF, query_axis)
-    query, mine, other = q_tile.index(GROUP), turn.index(GROUP), turn.index(1 - GROUP)
+    mine, other = turn.index(GROUP), turn.index(1 - GROUP)
     mbarrier.wait(q_ready, 0)
+    # Read from shared memory with each tile, it would take a third of that memory's rate, or half of it.
+    query = q_tile.index(GROUP).load(gl.DotOperandLayout(0, wgmma, 2))
     tile, done = 0, 0
     _, mask_start, count = _item(first, items, where, BD)
     for item in range(first, items, step):
@@ -162,7 +175,7 @@ def _multiply(
         if SUM_ROWS == 0:
             gl.store(ROWMAX + gl.cast(item, gl.int64) * maxima_stride + row, best, mask=row < q_count)
         else:
-            # Handed to the adding warp through one of two buffers.
+            # Handed to the adding warps through one of two buffers.
             buffer = done % 2
             mbarrier.wait(added.index(buffer), ((done // 2) & 1) ^ 1)
             maxima.index(buffer).slice(GROUP * HALF, HALF).store(best)
@@ -175,14 +188,14 @@ def _multiply(
 @gluon.jit
 def _add(
     maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, work, first_column,
-    BQ: gl.constexpr, SUM_ROWS: gl.constexpr,
+    BQ: gl.constexpr, SUM_ROWS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """The adding warp: row maxima of each item → sums of SUM_ROWS rows, or scores. SUM_ROWS 0: nothing."""
+    """The adding warps: row maxima of each item → sums of SUM_ROWS rows, or scores. SUM_ROWS 0: nothing."""
     if SUM_ROWS != 0:
         chunk, first, step, items = work
         BLOCKS: gl.constexpr = BQ // SUM_ROWS
-        lanes: gl.constexpr = gl.BlockedLayout([BQ // 32], [32], [1], [0])
-        flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
+        lanes: gl.constexpr = gl.BlockedLayout([BQ // (32 * WARPS)], [32], [WARPS], [0])
+        flat: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
         row = chunk * BQ + gl.arange(0, BQ, lanes)
         block = chunk * BLOCKS + gl.arange(0, BLOCKS, flat)
         done = 0
@@ -212,7 +225,7 @@ def _add(
 @gluon.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_INDICES)
 def long_query_hopper(
     q_desc, x_desc, X_START, X_LENGTH, X_MASK, X_INDEX, ROWMAX, SUMS, SCORES,
-    q_count: tl.int32, x_item: tl.int64, x_rows: tl.int64, x_ragged: tl.int32, documents: tl.int64,
+    q_count: tl.int32, x_item: tl.int32, x_rows: tl.int32, x_ragged: tl.int32, documents: tl.int64,
     listed: tl.int32, first_column: tl.int32, columns: tl.int32, segments: tl.int32, chunks: tl.int32,
     maxima_stride: tl.int64,
     block_stride: tl.int32, score_stride: tl.int64,
@@ -239,8 +252,20 @@ def long_query_hopper(
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     mbarrier.init(q_ready, count=1)
+    mbarrier.init(full.index(0), count=1)
+    # The copy engine must see barriers as initialized.
+    fence_async_shared()
+    # The query and the first tile are on their way while the warps are brought up.
+    mbarrier.expect(q_ready, 2 * q_desc.block_type.nbytes)
+    row = program % chunks * BQ
+    tma.async_copy_global_to_shared(q_desc, [row, 0], q_ready, q_tile.index(0))
+    tma.async_copy_global_to_shared(q_desc, [row + BQ // 2, 0], q_ready, q_tile.index(1))
+    start, _, count = _item(program // chunks, items, where, BD)
+    if count > 0:
+        _ask(x_desc, start, full.index(0), ring.index(0))
     for slot in gl.static_range(STAGES):
-        mbarrier.init(full.index(slot), count=1)
+        if slot > 0:
+            mbarrier.init(full.index(slot), count=1)
         mbarrier.init(empty.index(slot), count=2)  # both warpgroups must have read it
     maxima = gl.allocate_shared_memory(gl.float32, [2, BQ], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -251,7 +276,6 @@ def long_query_hopper(
     mbarrier.init(turn.index(0), count=1)
     mbarrier.init(turn.index(1), count=1)
     mbarrier.arrive(turn.index(0), count=1)
-    # The copy engine must see the barriers as initialized.
     fence_async_shared()
     gl.warp_specialize(
         [
@@ -259,11 +283,11 @@ def long_query_hopper(
                          q_count, maxima_stride, work, where, 0, BQ, BD, STAGES, MASKED, SUM_ROWS)),
             (_multiply, (q_tile, ring, q_ready, full, empty, turn, maxima, ready, added, ROWMAX, X_MASK,
                          q_count, maxima_stride, work, where, 1, BQ, BD, STAGES, MASKED, SUM_ROWS)),
-            (_copy, (q_desc, x_desc, q_tile, ring, q_ready, full, empty, work, where, BQ, BD, STAGES)),
+            (_copy, (x_desc, ring, full, empty, work, where, BD, STAGES)),
             (_add, (maxima, ready, added, SUMS, SCORES, q_count, block_stride, score_stride, work,
-                    first_column, BQ, SUM_ROWS)),
+                    first_column, BQ, SUM_ROWS, ADDING_WARPS)),
         ],
-        [4, 1, 1],
+        [4, 1, ADDING_WARPS],
         [REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ total is rounded to float32 once. Rows that do not exist or are masked add an ex
 import triton
 import triton.language as tl
 
-__all__ = ["BLOCK_ROWS", "largest", "max_or_nan", "sum_rows"]
+__all__ = ["BLOCK_ROWS", "add_in_order", "largest", "max_or_nan", "sum_rows"]
 
 BLOCK_ROWS = 64
 
@@ -49,3 +49,15 @@ def sum_rows(maxima, BLOCKS: tl.constexpr, ROWS: tl.constexpr):
     total = tl.sum(tl.reshape(total, [BLOCKS * 4, 2]), axis=1)
     total = tl.sum(tl.reshape(total, [BLOCKS * 2, 2]), axis=1)
     return tl.sum(tl.reshape(total, [BLOCKS, 2]), axis=1)
+
+
+@triton.jit
+def add_in_order(total, sums):
+    """total [N] plus each column of sums [N, 2ᵏ], the first one first."""
+    COLUMNS: tl.constexpr = sums.shape[1]
+    if COLUMNS == 1:
+        return total + tl.reshape(sums, [sums.shape[0]])
+    else:  # noqa: RET505 — the compiler must see only one of the two
+        halves = tl.permute(tl.reshape(sums, [sums.shape[0], 2, COLUMNS // 2]), (0, 2, 1))
+        first, second = tl.split(halves)
+        return add_in_order(add_in_order(total, first), second)

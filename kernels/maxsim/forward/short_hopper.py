@@ -53,27 +53,48 @@ def _look_up(cell, there, where, MASKED: gl.constexpr, WARPS: gl.constexpr):
     pair, segment = cell, 0
     if segments > 1:
         pair, segment = cell // segments, cell % segments
-    qi = gl.load(Q_INDEX + pair, mask=there & (listed != 0), other=0)
-    di = gl.load(X_INDEX + pair, mask=there & (listed != 0), other=0)
-    di = gl.where(listed != 0, di, pair.to(gl.int64))
-    inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
-    qi, di = gl.where(inside, qi, 0), gl.where(inside, di, 0)
-    row = gl.load(X_START + di, mask=there & (x_ragged != 0), other=0) + di * x_item
-    count = (gl.load(X_LENGTH + di, mask=there & (x_ragged != 0), other=0) + x_rows).to(gl.int32)
+    qi, di, inside = pair * 0, pair, pair >= 0
+    if listed != 0:
+        wanted_q = gl.load(Q_INDEX + pair, mask=there, other=0)
+        wanted = gl.load(X_INDEX + pair, mask=there, other=0)
+        inside = (wanted_q >= 0) & (wanted_q < queries) & (wanted >= 0) & (wanted < documents)
+        qi, di = gl.where(inside, wanted_q, 0).to(gl.int32), gl.where(inside, wanted, 0).to(gl.int32)
+    # Rows are numbered in 32 bits: the copy engine knows no others.
+    row, count = di * x_item, x_rows
+    if x_ragged != 0:
+        row = gl.load(X_START + di, mask=there, other=0).to(gl.int32)
+        count = gl.load(X_LENGTH + di, mask=there, other=0).to(gl.int32)
     mask_start = gl.where(x_ragged != 0, row, di * x_rows)
     if MASKED:
         count = _up_to_last(X_MASK, mask_start, gl.where(there, count, 0), WARPS)
     low = gl.minimum(segment * span, count)
-    return qi, inside, row.to(gl.int32) + low, mask_start + low, gl.minimum(count - low, span)
+    return qi, inside, row + low, mask_start + low, gl.minimum(count - low, span)
 
 
 @gluon.jit
 def _query(qi, left):
     """First row and number of rows of a query, and where its mask begins."""
     Q_START, Q_LENGTH, q_item, q_rows, q_ragged = left
-    first = gl.load(Q_START + qi, mask=q_ragged != 0, other=0) + qi * q_item
-    count = gl.load(Q_LENGTH + qi, mask=q_ragged != 0, other=0) + q_rows
-    return first.to(gl.int32), count.to(gl.int32), gl.where(q_ragged != 0, first, qi * q_rows)
+    first, count = qi * q_item, q_rows
+    mask_start = qi * q_rows
+    if q_ragged != 0:
+        first = gl.load(Q_START + qi).to(gl.int32)
+        count = gl.load(Q_LENGTH + qi).to(gl.int32)
+        mask_start = first
+    return first, count, mask_start
+
+
+@gluon.jit
+def _across_warps(best, maxima, WARPS: gl.constexpr):
+    """The highest of each column of best [BD, BQ] → [BQ], every warp the same. A warp's own are met in its
+    registers, the warps' in `maxima` [WARPS, BQ]."""
+    BD: gl.constexpr = best.shape[0]
+    BQ: gl.constexpr = best.shape[1]
+    rows = best.reshape([BD // (16 * WARPS), WARPS, 16, BQ])
+    maxima.store(gl.reduce(gl.reduce(rows, 0, max_or_nan), 1, max_or_nan))
+    # Four rows of the query a lane: so many fewer steps of the sum go from lane to lane.
+    lanes: gl.constexpr = gl.BlockedLayout([WARPS, 4], [1, 32], [1, WARPS], [1, 0])
+    return gl.reduce(maxima.load(lanes), 0, max_or_nan)
 
 
 @gluon.jit
@@ -86,8 +107,8 @@ def _ask(desc, row, ready, target):
 @gluon.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_TENSORS)
 def short_query_hopper(
     q_desc, x_desc, Q_START, Q_LENGTH, Q_MASK, X_START, X_LENGTH, X_MASK, Q_INDEX, X_INDEX, OUT, ROWMAX,
-    q_item: tl.int64, q_rows: tl.int64, q_ragged: tl.int32, q_masked: tl.int32,
-    x_item: tl.int64, x_rows: tl.int64, x_ragged: tl.int32,
+    q_item: tl.int32, q_rows: tl.int32, q_ragged: tl.int32, q_masked: tl.int32,
+    x_item: tl.int32, x_rows: tl.int32, x_ragged: tl.int32,
     queries: tl.int32, documents: tl.int32, listed: tl.int32, cells: tl.int32, segments: tl.int32,
     span: tl.int32, maxima_stride: tl.int32,
     D: gl.constexpr, BQ: gl.constexpr, BD: gl.constexpr, STAGES: gl.constexpr, PAIRS: gl.constexpr,
@@ -112,16 +133,15 @@ def short_query_hopper(
     q_tile = gl.allocate_shared_memory(q_desc.dtype, [BQ, D], q_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     q_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    first = gl.program_id(0) * PAIRS
-    last = gl.minimum(first + PAIRS, cells)
-    qi, inside, x_row, x_mask, count = _look_up(first, True, where, MASKED, WARPS)
-    q_first, q_count, q_mask = _query(qi, left)
+    maxima = gl.allocate_shared_memory(gl.float32, [WARPS, BQ], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     mbarrier.init(q_ready, count=1)
     for slot in gl.static_range(STAGES):
         mbarrier.init(full.index(slot), count=1)
     # The copy engine must see the barriers as initialized.
     fence_async_shared()
-    _ask(q_desc, q_first, q_ready, q_tile)
+    first = gl.program_id(0) * PAIRS
+    last = gl.minimum(first + PAIRS, cells)
+    qi, inside, x_row, x_mask, count = _look_up(first, True, where, MASKED, WARPS)
     # The second pair of the program. Looked up ahead, since its tiles are asked for ahead.
     qj, also_inside, next_row, next_mask, next_count = qi, inside, x_row, x_mask, count
     if PAIRS == 2:
@@ -138,9 +158,11 @@ def short_query_hopper(
             ask += BD
             if ask >= ask_count:
                 wanted, ask, ask_row, ask_count = wanted + 1, 0, next_row, next_count
+    q_first, q_count, q_mask = _query(qi, left)
+    _ask(q_desc, q_first, q_ready, q_tile)
     mbarrier.wait(q_ready, 0)
     query = q_tile.permute((1, 0)).load(query_in)  # [D, BQ]
-    token, row = gl.arange(0, BD, gl.SliceLayout(1, mma)), gl.arange(0, BQ, gl.SliceLayout(0, mma))
+    token = gl.arange(0, BD, gl.SliceLayout(1, mma))
     slot, phase = 0, 0
     for cell in range(first, last):
         best = gl.full([BD, BQ], float("-inf"), gl.float32, mma)
@@ -165,7 +187,8 @@ def short_query_hopper(
             slot += 1
             if slot == STAGES:
                 slot, phase = 0, phase ^ 1
-        highest = gl.reduce(best, 0, max_or_nan)
+        highest = _across_warps(best, maxima, WARPS)
+        row = gl.arange(0, BQ, highest.type.layout)
         if segments == 1:
             there = row < q_count
             there &= gl.load(Q_MASK + q_mask + row, mask=there & (q_masked != 0), other=1) != 0
