@@ -66,6 +66,22 @@ def test_host_memory_is_read_by_plain_loads(h200, monkeypatch):
         assert (choice.name, config_of(choice)) == ("short-query", config)
 
 
+def test_a_choice_is_remembered_by_what_it_depends_on(h200, monkeypatch):
+    def chosen(documents=300, pairs=None):
+        return h200.choose(*sides(dense(1, 32), dense(1000, documents)), pairs)
+
+    choice = chosen()
+    assert chosen() is choice
+    assert {chosen(301), chosen(pairs=1000)}.isdisjoint([choice])
+    with h200.without_splitting():
+        assert chosen() is not choice
+    assert chosen() is choice
+    for function, value in (("in_host_memory", True), ("_hopper", False), ("processors", 108)):
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(h200, function, lambda _, value=value: value)
+            assert chosen() is not choice
+
+
 # (Nq, Lq), (Nd, Ld), d, dtype → kernel, configuration, segments of a document
 ON_H200 = [
     ((1, 1), (1000, 300), 128, FP16, "short-query-hopper", "hopper-32", 1),

@@ -1,8 +1,8 @@
 """Compile once, launch in a few microseconds, and count compilations.
 
 Triton's own launch works out its cache key from every argument, at more than 20 µs a call. Here the
-caller names the variant, and sizes are never part of the name; what does not change from call to call
-can be put together once. The interpreter (TRITON_INTERPRET=1,
+caller names the variant, and sizes are never part of the name. A `Launch` is all that follows from shapes, put
+together once for the same ones, so that a call only adds addresses. The interpreter (TRITON_INTERPRET=1,
 read when Triton is imported) has neither variants nor a fast path.
 """
 
@@ -138,28 +138,31 @@ class Kernel:
         options: Options,
         device: torch.device,
     ) -> None:
-        """Launch with boxes, tensors and numbers that need not be remembered."""
+        """One launch that is not remembered, with arguments in the order of the function's parameters; all
+        else is as in `Launch`."""
         first, end = self._tensors.start, self._tensors.stop
         tables, frames = zip(*arguments[:first], strict=True) if first else ((), ())
         launch = Launch(self, programs, key, frames, arguments[end:], constants, options, device)
         launch(tables, arguments[first:end])
 
-    def variant(self, key: Hashable, arguments: tuple[Any, ...], constants: Callable[[], tuple[Any, ...]],
-                options: Options, device: torch.device) -> _Variant:  # fmt: skip
-        """For the current device, which is this one; compiled first if its key is new there, from arguments
-        of the dtypes and alignments wanted."""
-        variant = self._variants.get((device.index, key))
+    def variant(
+        self, launch: "Launch", tables: Sequence[Tensor], tensors: Sequence[Tensor | None]
+    ) -> _Variant:
+        """What a launch runs on its device, the current one."""
+        known = (launch.device.index, launch.key)
+        variant = self._variants.get(known)
         if variant is None:
-            variant = _compiled(self.function, arguments, constants(), options, device)
-            self._variants[(device.index, key)] = variant
+            variant = self._variants[known] = _compiled(launch, tables, tensors)
         return variant
 
 
 @dataclass(eq=False, slots=True)
 class Launch:
-    """All of a launch but its addresses; made once where the same comes again.
+    """All of a launch but its addresses.
 
-    key     names the variant, which `constants` and `options` make
+    key       names the variant, which is compiled first if its key is new on the device
+    frames    of the tables that are read in boxes
+    constants asked only for a new key
     """
 
     kernel: Kernel
@@ -190,10 +193,7 @@ class Launch:
                 self(tables, tensors)
             return
         if self._variant is None:
-            arguments = self.arguments(tables, tensors)
-            self._variant = self.kernel.variant(
-                self.key, arguments, self.constants, self.options, self.device
-            )
+            self._variant = self.kernel.variant(self, tables, tensors)
         stream = torch._C._cuda_getCurrentRawStream(index)
         self._variant(self.programs, stream, self.frames, tables, tensors, self.numbers)
 
@@ -207,15 +207,16 @@ class Launch:
         return *map(Box, tables, self.frames), *there, *self.numbers
 
 
-def _compiled(function: Any, arguments: tuple[Any, ...], constants: tuple[Any, ...], options: Options,
-              device: torch.device) -> _Variant:  # fmt: skip
+def _compiled(launch: Launch, tables: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> _Variant:
+    """For the current device, and tensors of these dtypes and alignments."""
     global _compiled_kernels
-    arguments = tuple(_described(argument) for argument in arguments)
-    compiled = function.warmup(*arguments, *constants, grid=(1,), **options.keywords())
+    arguments, constants = map(_described, launch.arguments(tables, tensors)), launch.constants()
+    function, options = launch.kernel.function, launch.options.keywords()
+    compiled = function.warmup(*arguments, *constants, grid=(1,), **options)
     if hasattr(compiled, "result"):
         compiled = compiled.result()
     _compiled_kernels += 1
-    return _Variant(compiled, constants, _stand_in(device).data_ptr())
+    return _Variant(compiled, constants, _stand_in(launch.device).data_ptr())
 
 
 @cache
