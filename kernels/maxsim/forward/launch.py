@@ -1,9 +1,9 @@
 """Compile once, launch in a few microseconds, and count compilations.
 
 Triton's own launch works out its cache key from every argument, at more than 20 µs a call. Here the
-caller names the variant, and sizes are never part of the name. A `Launch` is all that follows from shapes, put
-together once for the same ones, so that a call only adds addresses. The interpreter (TRITON_INTERPRET=1,
-read when Triton is imported) has neither variants nor a fast path.
+caller names the variant, and sizes are never part of the name. A `Launch` is all that follows from
+shapes, put together once for the same ones: a call adds its addresses. The interpreter
+(TRITON_INTERPRET=1, read when Triton is imported) has neither variants nor a fast path.
 """
 
 import inspect
