@@ -22,14 +22,8 @@ __all__ = ["score", "score_pairs", "wanted"]
 
 def wanted(queries: Operand, documents: Operand) -> bool:
     """Whether a call has to go through the registry: it is compiled, or somebody wants its gradient."""
-    if torch.compiler.is_compiling():
-        return True
-    return torch.is_grad_enabled() and (_requires_grad(queries) or _requires_grad(documents))
-
-
-def _requires_grad(operand: Operand) -> bool:
-    tokens = operand if isinstance(operand, Tensor) else operand.tokens
-    return tokens.requires_grad
+    wants_gradient = torch.is_grad_enabled() and (queries.requires_grad or documents.requires_grad)
+    return wants_gradient or torch.compiler.is_compiling()
 
 
 def score(

