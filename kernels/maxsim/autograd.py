@@ -1,7 +1,7 @@
 """The two scoring operators as PyTorch knows them: a fake kernel for torch.compile, and a gradient.
 
-Both are registered with `torch.library.custom_op`. A call that needs neither goes straight to its
-kernel: the registry costs a hundred microseconds, a tenth of a rerank.
+Both are registered with `torch.library.custom_op`. A call that needs neither (`wanted`) goes straight to
+its kernel: the registry costs a hundred microseconds, a tenth of a rerank.
 
 Backward repeats a document's similarities instead of keeping them: memory is one document's,
 [Σ Lq, Ld], where the naive graph holds all. The gradient of a pair flows, for each query row, to
@@ -15,45 +15,29 @@ from torch import Tensor
 
 from maxsim import dispatch
 from maxsim.reference import compute_dtype
-from maxsim.rows import Parts, Rows, count, side
+from maxsim.rows import Operand, Parts, Rows, count, masked, side
 
-__all__ = ["score", "score_pairs"]
+__all__ = ["score", "score_pairs", "wanted"]
+
+
+def wanted(queries: Operand, documents: Operand) -> bool:
+    """Whether a call has to go through the registry: it is compiled, or somebody wants its gradient."""
+    wants_gradient = torch.is_grad_enabled() and (queries.requires_grad or documents.requires_grad)
+    return wants_gradient or torch.compiler.is_compiling()
 
 
 def score(
-    queries: Parts, query_mask: Tensor | None, documents: Parts, document_mask: Tensor | None
+    queries: Parts, documents: Parts, query_mask: Tensor | None, document_mask: Tensor | None
 ) -> Tensor:
     """All pairs → [Nq, Nd]."""
-    if _registered(queries, documents):
-        scores: Tensor = _score(*queries[:3], query_mask, *documents[:3], document_mask)
-        return scores
-    return _all_pairs(queries, query_mask, documents, document_mask)
+    scores: Tensor = _score(*queries[:3], query_mask, *documents[:3], document_mask)
+    return scores
 
 
 def score_pairs(queries: Parts, documents: Parts, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs → [P]."""
-    if _registered(queries, documents):
-        scores: Tensor = _score_pairs(*queries[:3], *documents[:3], query_index, document_index)
-        return scores
-    return _listed_pairs(queries, documents, query_index, document_index)
-
-
-def _all_pairs(
-    queries: Parts, query_mask: Tensor | None, documents: Parts, document_mask: Tensor | None
-) -> Tensor:
-    kernel = dispatch.kernel(queries.tokens, documents.tokens)
-    return kernel.all_pairs(side(queries, query_mask, "query"), side(documents, document_mask, "document"))
-
-
-def _listed_pairs(queries: Parts, documents: Parts, query_index: Tensor, document_index: Tensor) -> Tensor:
-    kernel = dispatch.kernel(queries.tokens, documents.tokens)
-    left, right = side(queries, None, "query"), side(documents, None, "document")
-    return kernel.listed_pairs(left, right, query_index, document_index)
-
-
-def _registered(queries: Parts, documents: Parts) -> bool:
-    wants_gradient = torch.is_grad_enabled() and (queries[0].requires_grad or documents[0].requires_grad)
-    return wants_gradient or torch.compiler.is_compiling()
+    scores: Tensor = _score_pairs(*queries[:3], *documents[:3], query_index, document_index)
+    return scores
 
 
 @torch.library.custom_op("maxsim::score", mutates_args=())
@@ -67,9 +51,10 @@ def _score(
     document_lengths: Tensor | None,
     document_mask: Tensor | None,
 ) -> Tensor:
-    left = Parts(queries, query_starts, query_lengths)
-    right = Parts(documents, document_starts, document_lengths)
-    return _all_pairs(left, query_mask, right, document_mask)
+    left = side(Parts(queries, query_starts, query_lengths), "queries")
+    right = side(Parts(documents, document_starts, document_lengths), "documents")
+    left, right = masked(left, query_mask, "query_mask"), masked(right, document_mask, "document_mask")
+    return dispatch.kernel(left.layout, right.layout).all_pairs(left, right)
 
 
 @torch.library.custom_op("maxsim::score_pairs", mutates_args=())
@@ -83,9 +68,9 @@ def _score_pairs(
     query_index: Tensor,
     document_index: Tensor,
 ) -> Tensor:
-    left = Parts(queries, query_starts, query_lengths)
-    right = Parts(documents, document_starts, document_lengths)
-    return _listed_pairs(left, right, query_index, document_index)
+    left = side(Parts(queries, query_starts, query_lengths), "queries")
+    right = side(Parts(documents, document_starts, document_lengths), "documents")
+    return dispatch.kernel(left.layout, right.layout).listed_pairs(left, right, query_index, document_index)
 
 
 @_score.register_fake
@@ -136,10 +121,10 @@ def _gradients(
     """Gradients in both sides' tokens, of their shapes and dtypes, from those of listed pairs [P].
     A side that is not wanted, a frozen store say, gets an empty tensor and costs no memory."""
     # Laid out in order, a tensor's row table is numbered like its gradient's.
-    left_parts = Parts(queries.contiguous(), query_starts, query_lengths)
-    right_parts = Parts(documents.contiguous(), document_starts, document_lengths)
-    left = side(left_parts, query_mask, "query").rows()
-    right = side(right_parts, document_mask, "document").rows()
+    left_side = side(Parts(queries.contiguous(), query_starts, query_lengths), "queries")
+    right_side = side(Parts(documents.contiguous(), document_starts, document_lengths), "documents")
+    left = masked(left_side, query_mask, "query_mask").rows()
+    right = masked(right_side, document_mask, "document_mask").rows()
     query_grad = _accumulator(left, weights, wants_queries)
     document_grad = _accumulator(right, weights, wants_documents)
     by_document = document_index.argsort(stable=True)

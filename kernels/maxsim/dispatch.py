@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from maxsim import cpu, cpu_native, reference
-from maxsim.rows import Parts, Side, side
+from maxsim.rows import Layout, Side
 
 __all__ = ["Kernel", "Plan", "decide", "kernel"]
 
@@ -51,15 +51,17 @@ class Kernel(Protocol):
 class _Row:
     kernel: str
     reason: str
-    applies: Callable[[Tensor, torch.dtype], bool]
+    applies: Callable[[torch.device, torch.dtype], bool]
 
 
-def _on_cpu(documents: Tensor) -> bool:
-    return documents.device.type == "cpu"
+@cache
+def _on_cpu(device: torch.device) -> bool:
+    return device.type == "cpu"
 
 
-def _on_gpu(documents: Tensor) -> bool:
-    return documents.device.type == "cuda" and _has_triton()
+@cache
+def _on_gpu(device: torch.device) -> bool:
+    return device.type == "cuda" and _has_triton()
 
 
 @cache
@@ -67,42 +69,40 @@ def _has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-# applies(document tokens, compute dtype); the first row that does is taken.
+# applies(device, compute dtype); the first row that does is taken.
 _TABLE = (
-    _Row(
-        "reference", "float64 is computed by the definition", lambda documents, dtype: dtype == torch.float64
-    ),
-    _Row("triton", "chosen by shape", lambda documents, dtype: _on_gpu(documents)),
+    _Row("reference", "float64 is computed by the definition", lambda device, dtype: dtype == torch.float64),
+    _Row("triton", "chosen by shape", lambda device, dtype: _on_gpu(device)),
     _Row(
         "cpu-avx2",
         "host memory, and the compiled kernel is there: fused, threads take documents from one list",
-        lambda documents, dtype: _on_cpu(documents) and cpu_native.available(),
+        lambda device, dtype: _on_cpu(device) and cpu_native.available(),
     ),
     _Row(
         "cpu",
         "host memory, no compiled kernel or no AVX2: chunks through PyTorch, one document range a thread",
-        lambda documents, dtype: _on_cpu(documents),
+        lambda device, dtype: _on_cpu(device),
     ),
-    _Row("reference", "no kernel for this device: computed by the definition", lambda documents, dtype: True),
+    _Row("reference", "no kernel for this device: computed by the definition", lambda device, dtype: True),
 )
 
 
-def decide(queries: Parts, documents: Parts, pairs: int | None = None) -> Plan:
-    """The plan for all pairs of these operands, or for a work list of so many."""
-    dtype = reference.compute_dtype(queries.tokens, documents.tokens)
-    row = _row(documents.tokens, dtype)
-    device = documents.tokens.device.type
+def decide(left: Side, right: Side, pairs: int | None = None) -> Plan:
+    """The plan for all pairs of two sides, or for a work list of so many."""
+    dtype = reference.compute_dtype(left.layout, right.layout)
+    device = right.layout.device
+    row = _row(device, dtype)
     if row.kernel != "triton":
-        return Plan(row.kernel, row.reason, device, dtype)
+        return Plan(row.kernel, row.reason, device.type, dtype)
     from maxsim.forward import choose
 
-    chosen = choose.choose(side(queries, None, "query"), side(documents, None, "document"), pairs)
-    return Plan(chosen.name, chosen.reason, device, dtype)
+    chosen = choose.choose(left, right, pairs)
+    return Plan(chosen.name, chosen.reason, device.type, dtype)
 
 
-def kernel(queries: Tensor, documents: Tensor) -> Kernel:
-    """The backend for token tensors of these devices and dtypes."""
-    name = _row(documents, reference.compute_dtype(queries, documents)).kernel
+def kernel(queries: Tensor | Layout, documents: Tensor | Layout) -> Kernel:
+    """The backend for tokens of these devices and dtypes."""
+    name = _row(documents.device, reference.compute_dtype(queries, documents)).kernel
     return _triton() if name == "triton" else _KERNELS[name]
 
 
@@ -116,8 +116,8 @@ def _triton() -> Kernel:
 _KERNELS: dict[str, Kernel] = {"reference": reference, "cpu-avx2": cpu.compiled, "cpu": cpu.plain}
 
 
-def _row(documents: Tensor, dtype: torch.dtype) -> _Row:
+def _row(device: torch.device, dtype: torch.dtype) -> _Row:
     for row in _TABLE:
-        if row.applies(documents, dtype):
+        if row.applies(device, dtype):
             return row
     raise AssertionError("the last row applies to everything")

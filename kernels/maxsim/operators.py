@@ -11,7 +11,7 @@ from torch import Tensor
 from maxsim import autograd, dispatch
 from maxsim.errors import DeviceError, IndexRangeError, ShapeError
 from maxsim.ragged import check_integers, check_tokens
-from maxsim.rows import Operand, Parts, count, parts
+from maxsim.rows import Operand, Parts, Side, count, masked, parts, side
 
 if TYPE_CHECKING:
     from maxsim.forward.warmup import Warmup
@@ -55,8 +55,11 @@ def score(
 
     Raises ShapeError, DTypeError or DeviceError.
     """
+    if autograd.wanted(queries, documents):
+        return autograd.score(*_parts(queries, documents), query_mask, document_mask)
     left, right = _sides(queries, documents)
-    return autograd.score(left, query_mask, right, document_mask)
+    left, right = masked(left, query_mask, "query_mask"), masked(right, document_mask, "document_mask")
+    return dispatch.kernel(left.layout, right.layout).all_pairs(left, right)
 
 
 def score_pairs(queries: Operand, documents: Operand, query_index: Tensor, document_index: Tensor) -> Tensor:
@@ -66,23 +69,20 @@ def score_pairs(queries: Operand, documents: Operand, query_index: Tensor, docum
     included, is as in `score`. Raises IndexRangeError too; on a GPU, where looking would make the host
     wait, a pair whose index is out of range scores NaN instead.
     """
+    if autograd.wanted(queries, documents):
+        taken = _parts(queries, documents)
+        _check_listing(query_index, document_index, taken[0].tokens.device, *map(count, taken))
+        return autograd.score_pairs(*taken, query_index, document_index)
     left, right = _sides(queries, documents)
-    check_integers(query_index, "query_index", left[0].device)
-    check_integers(document_index, "document_index", left[0].device)
-    if len(query_index) != len(document_index):
-        raise ShapeError(
-            f"query_index and document_index: {len(query_index)} and {len(document_index)} values differ"
-        )
-    _check_range(query_index, "query_index", count(left))
-    _check_range(document_index, "document_index", count(right))
-    return autograd.score_pairs(left, right, query_index, document_index)
+    _check_listing(query_index, document_index, left.layout.device, left.layout.items, right.layout.items)
+    return dispatch.kernel(left.layout, right.layout).listed_pairs(left, right, query_index, document_index)
 
 
 def explain(query: Tensor, document: Tensor) -> Explanation:
     """For each row of query [Lq, d], the token of document [Ld, d] that it matched and how well."""
     check_tokens(query, "query")
     check_tokens(document, "document")
-    _check_together(query, document)
+    _check_tensors(query, document)
     return Explanation(*dispatch.kernel(query, document).explain(query.detach(), document.detach()))
 
 
@@ -91,8 +91,7 @@ def plan(queries: Operand, documents: Operand, *, pairs: int | None = None) -> d
 
     Runs nothing. On a GPU the kernel depends on the shapes.
     """
-    left, right = _sides(queries, documents)
-    return dispatch.decide(left, right, pairs)
+    return dispatch.decide(*_sides(queries, documents), pairs)
 
 
 def warmup(
@@ -124,24 +123,50 @@ def compilations() -> int:
     return counted()
 
 
-def _sides(queries: Operand, documents: Operand) -> tuple[Parts, Parts]:
-    left, right = parts(queries, "queries"), parts(documents, "documents")
-    _check_together(left[0], right[0])
+def _sides(queries: Operand, documents: Operand) -> tuple[Side, Side]:
+    left, right = side(queries, "queries"), side(documents, "documents")
+    one, other = left.layout, right.layout
+    _check_together(one.dim, other.dim, one.device, other.device)
     return left, right
 
 
-def _check_together(query: Tensor, document: Tensor) -> None:
-    if query.shape[-1] != document.shape[-1]:
+def _parts(queries: Operand, documents: Operand) -> tuple[Parts, Parts]:
+    left, right = parts(queries, "queries"), parts(documents, "documents")
+    _check_tensors(left.tokens, right.tokens)
+    return left, right
+
+
+def _check_tensors(query: Tensor, document: Tensor) -> None:
+    _check_together(query.shape[-1], document.shape[-1], query.device, document.device)
+
+
+def _check_together(
+    query_dim: int, document_dim: int, query_device: torch.device, document_device: torch.device
+) -> None:
+    if query_dim != document_dim:
         raise ShapeError(
-            f"queries and documents: widths {query.shape[-1]} and {document.shape[-1]} differ; "
-            "encode both with one model"
+            f"queries and documents: widths {query_dim} and {document_dim} differ; encode both with one model"
         )
-    if query.device != document.device:
-        raise DeviceError(f"queries and documents: on {query.device} and {document.device}; move one of them")
+    if query_device != document_device:
+        raise DeviceError(f"queries and documents: on {query_device} and {document_device}; move one of them")
+
+
+def _check_listing(
+    query_index: Tensor, document_index: Tensor, device: torch.device, queries: int, documents: int
+) -> None:
+    """Refuse a work list that is none for so many queries and documents."""
+    check_integers(query_index, "query_index", device)
+    check_integers(document_index, "document_index", device)
+    if query_index.shape != document_index.shape:
+        raise ShapeError(
+            f"query_index and document_index: {len(query_index)} and {len(document_index)} values differ"
+        )
+    _check_range(query_index, "query_index", queries)
+    _check_range(document_index, "document_index", documents)
 
 
 def _check_range(index: Tensor, name: str, items: int) -> None:
-    if len(index) == 0 or index.device.type != "cpu":
+    if not index.is_cpu or len(index) == 0:
         return
     low, high = int(index.min()), int(index.max())
     if low < 0 or high >= items:

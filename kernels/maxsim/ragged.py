@@ -8,7 +8,7 @@ from torch import Tensor
 
 from maxsim.errors import DeviceError, DTypeError, IndexRangeError, ShapeError
 
-__all__ = ["Ragged", "Spans", "check_integers", "check_tokens"]
+__all__ = ["Ragged", "Spans", "check_integers", "check_shape", "check_tokens"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MIN_DIM, MAX_DIM, DIM_STEP = 16, 1024, 8
@@ -16,12 +16,17 @@ MIN_DIM, MAX_DIM, DIM_STEP = 16, 1024, 8
 
 def check_tokens(tokens: Tensor, name: str, *, ndims: tuple[int, ...] = (2,)) -> None:
     """Refuse a tensor that no kernel could read; `name` is the argument as the caller knows it."""
-    if tokens.ndim not in ndims:
+    check_shape(tokens.shape, tokens.dtype, name, ndims=ndims)
+
+
+def check_shape(shape: tuple[int, ...], dtype: torch.dtype, name: str, *, ndims: tuple[int, ...]) -> None:
+    """Refuse tokens of a shape and dtype that no kernel could read."""
+    if len(shape) not in ndims:
         wanted = " or ".join(f"{n}-D" for n in ndims)
-        raise ShapeError(f"{name}: {wanted} wanted, got shape {tuple(tokens.shape)}")
-    if tokens.dtype not in DTYPES:
-        raise DTypeError(f"{name}: float16, bfloat16 or float32 wanted, got {tokens.dtype}; convert it first")
-    dim = tokens.shape[-1]
+        raise ShapeError(f"{name}: {wanted} wanted, got shape {tuple(shape)}")
+    if dtype not in DTYPES:
+        raise DTypeError(f"{name}: float16, bfloat16 or float32 wanted, got {dtype}; convert it first")
+    dim = shape[-1]
     if not MIN_DIM <= dim <= MAX_DIM or dim % DIM_STEP:
         raise ShapeError(
             f"{name}: the width must be a multiple of {DIM_STEP} from {MIN_DIM} to {MAX_DIM}, got {dim}; "
@@ -122,6 +127,11 @@ class Ragged:
     def dim(self) -> int:
         return self.tokens.shape[1]
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows to the tokens."""
+        return self.tokens.requires_grad
+
 
 @dataclass(frozen=True, eq=False)
 class Spans:
@@ -189,6 +199,11 @@ class Spans:
     @property
     def dim(self) -> int:
         return self.tokens.shape[1]
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows to the tokens."""
+        return self.tokens.requires_grad
 
 
 def _longest(lengths: Tensor) -> int | None:

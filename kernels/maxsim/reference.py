@@ -11,7 +11,7 @@ row or token makes the scores of its own pairs NaN and touches no other.
 import torch
 from torch import Tensor
 
-from maxsim.rows import Operand, Side, parts, side
+from maxsim.rows import Layout, Operand, Side, masked, side
 
 __all__ = ["all_pairs", "compute_dtype", "explain", "listed_pairs", "score", "score_pairs", "top_k"]
 
@@ -25,19 +25,15 @@ def score(
 ) -> Tensor:
     """All pairs → [Nq, Nd]; arguments as for `maxsim.score`. Differentiable by PyTorch's own autograd."""
     return all_pairs(
-        side(parts(queries, "queries"), query_mask, "query"),
-        side(parts(documents, "documents"), document_mask, "document"),
+        masked(side(queries, "queries"), query_mask, "query_mask"),
+        masked(side(documents, "documents"), document_mask, "document_mask"),
     )
 
 
 def score_pairs(queries: Operand, documents: Operand, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs → [P]; arguments as for `maxsim.score_pairs`."""
-    return listed_pairs(
-        side(parts(queries, "queries"), None, "query"),
-        side(parts(documents, "documents"), None, "document"),
-        query_index,
-        document_index,
-    )
+    left, right = side(queries, "queries"), side(documents, "documents")
+    return listed_pairs(left, right, query_index, document_index)
 
 
 def explain(query: Tensor, document: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,11 +61,10 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 def all_pairs(queries: Side, documents: Side) -> Tensor:
     """Every pair of two sides already read, [Nq, Nd]."""
-    device = queries.tokens.device
-    query_index = torch.arange(queries.items, device=device).repeat_interleave(documents.items)
-    document_index = torch.arange(documents.items, device=device).repeat(queries.items)
-    scores = listed_pairs(queries, documents, query_index, document_index)
-    return scores.view(queries.items, documents.items)
+    device, shape = queries.layout.device, (queries.layout.items, documents.layout.items)
+    query_index = torch.arange(shape[0], device=device).repeat_interleave(shape[1])
+    document_index = torch.arange(shape[1], device=device).repeat(shape[0])
+    return listed_pairs(queries, documents, query_index, document_index).view(shape)
 
 
 def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
@@ -82,7 +77,7 @@ def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: T
     return torch.stack(scores)
 
 
-def compute_dtype(query: Tensor, document: Tensor) -> torch.dtype:
+def compute_dtype(query: Tensor | Layout, document: Tensor | Layout) -> torch.dtype:
     """The one dtype a pair is computed and answered in: float32, or float64 if either side is."""
     return torch.float64 if torch.float64 in (query.dtype, document.dtype) else torch.float32
 

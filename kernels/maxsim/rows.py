@@ -6,18 +6,34 @@ kernel cannot apply a mask itself, `Side.rows` lists what it leaves.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from maxsim.errors import DeviceError, DTypeError, ShapeError
-from maxsim.ragged import Ragged, Spans, check_tokens
+from maxsim.ragged import Ragged, Spans, check_shape, check_tokens
 
-__all__ = ["Operand", "Parts", "Rows", "Side", "count", "parts", "side"]
+__all__ = [
+    "MOST_REMEMBERED",
+    "Layout",
+    "Operand",
+    "Parts",
+    "Rows",
+    "Side",
+    "count",
+    "masked",
+    "parts",
+    "side",
+]
 
 Operand = Tensor | Ragged | Spans
+
+# Of each thing that is worked out once for the same shapes. A service meets few, a training loop as many
+# as it likes.
+MOST_REMEMBERED = 1024
 
 
 class Parts(NamedTuple):
@@ -35,55 +51,74 @@ class Parts(NamedTuple):
     longest: int | None = None
 
 
-class Side(NamedTuple):
-    """One side of a product: N items of a row table, and a mask not yet applied.
+@dataclass(eq=False, slots=True)
+class Layout:
+    """How the rows of N items lie, wherever the first is: a side without its addresses.
 
-    tokens  the operand's own tensor; row r of the table begins row_stride · r elements after its first
+    Made once for the same shapes, compared by identity and never changed: what is worked out from shapes is
+    remembered by it.
+
+    dim     d, columns of a row
     row_stride, column_stride in elements
     table_rows R
     items   N
-    starts  int64 [N], first row of each item, or None: item i then begins at row i · item_step
-    lengths int64 [N], tokens of each item, or None: each has `length`
+    listed  by `starts` and `lengths`; else item i begins at row i · item_step and has `length` tokens
     step    rows between neighbouring tokens of an item
-    mask    bool, contiguous, or None; numbered like the rows, without `starts` like items × length
     longest no item has more tokens; None where nobody has looked
+    masked  the side has a mask
     """
 
-    tokens: Tensor
+    dtype: torch.dtype
+    device: torch.device
+    dim: int
     row_stride: int
     column_stride: int
     table_rows: int
     items: int
-    starts: Tensor | None
-    lengths: Tensor | None
+    listed: bool
     item_step: int
     length: int
     step: int
-    mask: Tensor | None
     longest: int | None
+    masked: bool = False
 
-    @property
-    def dim(self) -> int:
-        return int(self.tokens.shape[-1])
+
+class Side(NamedTuple):
+    """One side of a product: N items of a row table, and a mask not yet applied.
+
+    tokens  the operand's own tensor; row r of the table begins layout.row_stride · r elements after its first
+    starts  int64 [N], first row of each item, or None
+    lengths int64 [N], tokens of each item, or None
+    mask    bool, contiguous, or None; numbered like the rows, without `starts` like items × length
+    """
+
+    tokens: Tensor
+    starts: Tensor | None
+    lengths: Tensor | None
+    mask: Tensor | None
+    layout: Layout
 
     def table(self) -> Tensor:
         """The rows [R, d], a view."""
-        return self.tokens.as_strided((self.table_rows, self.dim), (self.row_stride, self.column_stride))
+        layout = self.layout
+        return self.tokens.as_strided(
+            (layout.table_rows, layout.dim), (layout.row_stride, layout.column_stride)
+        )
 
     def rows(self) -> "Rows":
         """The active rows of each item, listed one by one where there is a mask."""
-        starts, lengths = self.starts, self.lengths
+        starts, lengths, layout = self.starts, self.lengths, self.layout
         if starts is None or lengths is None:
-            starts = torch.arange(self.items, device=self.tokens.device) * self.item_step
-            lengths = torch.full_like(starts, self.length)
-        everything = Rows(self.table(), starts, lengths, self.step, None)
+            starts = torch.arange(layout.items, device=layout.device) * layout.item_step
+            lengths = torch.full_like(starts, layout.length)
+        everything = Rows(self.table(), starts, lengths, layout.step, None)
         if self.mask is None:
             return everything
         # A mask's rows are listed one by one: 8 bytes a token, beside the tokens' own 32 to 4,096.
-        listed, owner = everything.of(torch.arange(self.items, device=starts.device))
+        listed, owner = everything.of(torch.arange(layout.items, device=starts.device))
         active = self.mask if self.starts is None else self.mask[listed]
         kept = torch.zeros_like(lengths).index_add_(0, owner, active.to(torch.int64))
-        return Rows(everything.tokens, kept.cumsum(0) - kept, kept, self.step, listed[active])
+        return Rows(everything.tokens, kept.cumsum(0) - kept, kept, layout.step, listed[active])
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,23 +176,25 @@ def count(operand: Parts) -> int:
     return operand.tokens.shape[0] if operand.tokens.ndim == 3 else 1
 
 
-def side(operand: Parts, mask: Tensor | None, name: str) -> Side:
-    """An operand as kernels read it. `mask` is boolean, one value a token, of the shape of
-    `tokens` without its last axis. Raises ShapeError, DTypeError or DeviceError for a bad mask."""
-    tokens, starts, lengths, longest = operand
-    if mask is not None:
-        _check_mask(mask, tokens, name)
-        mask = mask.reshape(-1).contiguous()
-    if starts is None or lengths is None:
-        return _dense(tokens, mask)
-    row_stride, column_stride = tokens.stride()
-    items, table_rows = starts.shape[0], tokens.shape[0]
-    return Side(tokens, row_stride, column_stride, table_rows, items, starts, lengths, 0, 0, 1, mask, longest)
+def side(operand: Operand | Parts, name: str) -> Side:
+    """An operand as kernels read it. Raises ShapeError or DTypeError for a tensor that no kernel reads."""
+    if isinstance(operand, Tensor):
+        layout = _dense(operand.shape, operand.stride(), operand.dtype, operand.device, name)
+        return Side(operand, None, None, None, layout)
+    tokens, starts = operand.tokens, operand.starts
+    if starts is None:
+        return side(tokens, name)
+    items, longest = starts.shape[0], operand.longest
+    layout = _packed(tokens.shape, tokens.stride(), tokens.dtype, tokens.device, items, longest)
+    return Side(tokens, starts, operand.lengths, None, layout)
 
 
-def _dense(tokens: Tensor, mask: Tensor | None) -> Side:
+@lru_cache(MOST_REMEMBERED)
+def _dense(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device, name: str
+) -> Layout:
     """Tokens [N, L, d] or [L, d] of any strides, as items of a table of rows."""
-    shape, strides = tokens.shape, tokens.stride()
+    check_shape(shape, dtype, name, ndims=(2, 3))
     count, item_stride = (shape[0], strides[0]) if len(shape) == 3 else (1, 0)
     length, dim, token_stride, column_stride = shape[-2], shape[-1], strides[-2], strides[-1]
     # The stride of an axis of size one means nothing.
@@ -166,17 +203,42 @@ def _dense(tokens: Tensor, mask: Tensor | None) -> Side:
     unit = math.gcd(item_stride, token_stride) or dim
     item_step, step = item_stride // unit, token_stride // unit if length > 1 else 1
     table_rows = (count - 1) * item_step + (length - 1) * step + 1 if count and length else 0
-    return Side(
-        tokens, unit, column_stride, table_rows, count, None, None, item_step, length, step, mask, length
+    return Layout(
+        dtype, device, dim, unit, column_stride, table_rows, count, False, item_step, length, step, length
     )
 
 
-def _check_mask(mask: Tensor, tokens: Tensor, name: str) -> None:
+@lru_cache(MOST_REMEMBERED)
+def _packed(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    items: int,
+    longest: int | None,
+) -> Layout:
+    (table_rows, dim), (row_stride, column_stride) = shape, strides
+    return Layout(
+        dtype, device, dim, row_stride, column_stride, table_rows, items, True, 0, 0, 1, longest
+    )  # fmt: skip
+
+
+def masked(side: Side, mask: Tensor | None, name: str) -> Side:
+    """A side under a mask, if there is one: boolean, one value a token, of the shape of `tokens`
+    without its last axis. Raises ShapeError, DTypeError or DeviceError for another."""
+    if mask is None:
+        return side
     if mask.dtype != torch.bool:
-        raise DTypeError(f"{name}_mask: bool wanted, got {mask.dtype}; write mask.bool()")
-    if mask.shape != tokens.shape[:-1]:
-        raise ShapeError(
-            f"{name}_mask: one value a token wanted, {tuple(tokens.shape[:-1])}, got {tuple(mask.shape)}"
-        )
-    if mask.device != tokens.device:
-        raise DeviceError(f"{name}_mask: is on {mask.device} but its tokens are on {tokens.device}; move it")
+        raise DTypeError(f"{name}: bool wanted, got {mask.dtype}; write mask.bool()")
+    wanted = side.tokens.shape[:-1]
+    if mask.shape != wanted:
+        raise ShapeError(f"{name}: one value a token wanted, {tuple(wanted)}, got {tuple(mask.shape)}")
+    if mask.device != side.layout.device:
+        raise DeviceError(f"{name}: is on {mask.device} but its tokens are on {side.layout.device}; move it")
+    tokens, starts, lengths, _, layout = side
+    return Side(tokens, starts, lengths, mask.reshape(-1).contiguous(), _under_mask(layout))
+
+
+@lru_cache(MOST_REMEMBERED)
+def _under_mask(layout: Layout) -> Layout:
+    return replace(layout, masked=True)

@@ -56,23 +56,23 @@ def recorded(capability: int) -> Iterator[tuple[dict[str, Any], Any, tuple[Any, 
     choose.hopper_or_newer = backend.hopper_or_newer = lambda device: capability >= 90
     backend.processors = lambda device: 132
     launches = []
-    launch.Kernel.launch = lambda self, grid, key, arguments, constants, options, device: launches.append(
-        (self.function, arguments, constants(), options)
+    launch.Launch.__call__ = lambda self, tables, tensors: launches.append(
+        (self.kernel.function, self.arguments(tables, tensors), self.constants(), self.options)
     )
     seen = set()
     for (dim, dtype), wanted in WANTED.items():
         for choice, left, right in warmup.cases([dim], [dtype], torch.device("cpu")):
-            masked, mixed = right.mask is not None, left.tokens.dtype != dtype
+            masked, mixed = right.layout.masked, left.layout.dtype != dtype
             if not wanted(choice.name, masked, mixed, choice.chunked):
                 continue
             launches.clear()
-            backend.run(choice, left, right, None, None, torch.empty(left.items, right.items))
+            backend.run(choice, left, right, None, None, torch.empty(left.layout.items, right.layout.items))
             for function, arguments, constants, options in launches:
                 what = {
                     "kernel": function.__name__,
                     "config": choice.name if function.__name__ in MULTIPLYING else "",
                     "dim": dim,
-                    "dtypes": f"{NAMES[left.tokens.dtype]}-{NAMES[dtype]}",
+                    "dtypes": f"{NAMES[left.layout.dtype]}-{NAMES[dtype]}",
                     "masked": masked,
                     "chunked": choice.chunked,
                     "constants": str(constants),
@@ -95,8 +95,10 @@ def compiled(function: Any, arguments: tuple[Any, ...], constants: tuple[Any, ..
         elif isinstance(argument, int):
             signature[parameter.name] = parameter.annotation_type
         else:
-            box = ", ".join(map(str, argument.block_shape))
-            signature[parameter.name] = f"tensordesc<{NAMES[argument.base.dtype]}[{box}],{argument.layout!r}>"
+            box = ", ".join(map(str, argument.frame.block_shape))
+            signature[parameter.name] = (
+                f"tensordesc<{NAMES[argument.base.dtype]}[{box}],{argument.frame.layout!r}>"
+            )
     for parameter, constant in zip(function.params[len(arguments) :], constants, strict=True):
         signature[parameter.name] = "constexpr"
         values[parameter.name] = constant

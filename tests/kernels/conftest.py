@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import maxsim
-from maxsim import cpu_native, dispatch, operators, rows
+from maxsim import cpu_native, dispatch, operators, ragged, rows
 
 Score = Callable[..., Tensor]
 
@@ -99,13 +99,13 @@ def copy_engine_reads(queries: Any, documents: Any, runs: str, listing: Any) -> 
     if not HAS_GPU or torch.cuda.get_device_capability()[0] != 9:
         return False
     left, right = (side if isinstance(side, Tensor) else side.tokens for side in (queries, documents))
-    scattered = bool(listing) and maxsim.rows.count(maxsim.rows.parts(queries, "queries")) > 1
+    asked = rows.side(queries, "queries").layout
+    one = asked.items == 1
     if runs in ("long-query", "multi-query"):
-        fits = left.shape[-1] <= 256 and not scattered
+        fits = left.shape[-1] <= 256 and (one or not listing)
     else:
-        longest = maxsim.rows.side(maxsim.rows.parts(queries, "queries"), None, "queries").longest
-        one = maxsim.rows.count(maxsim.rows.parts(queries, "queries")) == 1 or bool(listing)
-        fits = one and left.shape[-1] <= 128 and longest is not None and longest <= 32 and in_order(left)
+        few = asked.longest is not None and asked.longest <= 32
+        fits = (one or bool(listing)) and left.shape[-1] <= 128 and few and in_order(left)
     return (
         fits
         and in_order(right)
@@ -189,15 +189,12 @@ def _interpret(monkeypatch: pytest.MonkeyPatch) -> None:
     if not launch.INTERPRETED:
         pytest.skip("Triton was imported before its interpreter was asked for")
 
-    def parts(operand: Any, name: str) -> rows.Parts:
-        """As on a GPU, where lengths have been looked at beforehand."""
-        taken = rows.parts(operand, name)
-        if taken.lengths is None:
-            return taken
-        return taken._replace(longest=int(taken.lengths.max()) if len(taken.lengths) else 0)
+    def longest(lengths: Tensor) -> int:
+        return int(lengths.max()) if len(lengths) else 0
 
-    monkeypatch.setattr(dispatch, "_on_gpu", lambda documents: True)
-    monkeypatch.setattr(operators, "parts", parts)
+    monkeypatch.setattr(dispatch, "_on_gpu", lambda device: True)
+    # As on a GPU, where lengths are looked at beforehand.
+    monkeypatch.setattr(ragged, "_longest", longest)
     monkeypatch.setattr(operators, "_check_range", lambda *_: None)
     monkeypatch.setattr(choose, "processors", lambda device: INTERPRETED_PROCESSORS)
     _watch(monkeypatch)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from maxsim import Ragged, Spans
-from maxsim.rows import parts, side
+from maxsim.rows import masked, side
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]  # each test compiles some twenty kernels
 
@@ -53,7 +53,7 @@ def choices(dim, dtypes, query_rows):
 def run(choice, left, right, listing=(None, None)):
     from maxsim.forward import backend
 
-    shape = (left.items, right.items) if listing[0] is None else (len(listing[0]),)
+    shape = (left.layout.items, right.layout.items) if listing[0] is None else (len(listing[0]),)
     scores = torch.full(shape, torch.nan)
     with torch.device("cpu"):
         backend.run(choice, left, right, *listing, scores)
@@ -67,9 +67,9 @@ def exact(query, document):
 @pytest.mark.parametrize("query_rows", [1, 17, 32, 33, 64, 65, 300], ids="Lq{}".format)
 def test_of_one_query(unit, seeded, documents, dim, dtypes, query_rows):
     query = unit(query_rows, dim, dtype=dtypes[0])
-    left, right = side(parts(query, "q"), None, "q"), side(parts(documents, "d"), None, "d")
+    left, right = side(query, "q"), side(documents, "d")
     everything = torch.ones(len(documents.tokens), dtype=torch.bool)
-    masked = side(parts(documents, "d"), everything, "document")
+    under = masked(right, everything, "mask")
     wanted_pairs = torch.randint(0, len(documents), (40,), generator=seeded)
     listing = torch.zeros_like(wanted_pairs), wanted_pairs
     found = {}
@@ -77,7 +77,7 @@ def test_of_one_query(unit, seeded, documents, dim, dtypes, query_rows):
         found[name] = run(choice, left, right)
         found[name + ", pairs"] = run(choice, left, right, listing)
         if dim == 128:
-            found[name + ", masked"] = run(choice, left, masked)
+            found[name + ", masked"] = run(choice, left, under)
     first, wanted = next(iter(found.items()))
     truth = torch.stack([torch.as_tensor(exact(query, documents[i])) for i in range(len(documents))])
     torch.testing.assert_close(wanted[0].double(), truth.double(), rtol=0, atol=1e-6 * query_rows)
@@ -92,11 +92,11 @@ def test_of_several_queries(unit, documents, dim, dtypes, query_rows, form):
     queries = unit(5, query_rows, dim, dtype=dtypes[0])
     if form == "ragged":
         queries = Ragged.from_list([query[: max(query_rows - i, 1)] for i, query in enumerate(queries)])
-    right = side(parts(documents, "d"), None, "d")
+    right = side(documents, "d")
     name, choice = next(iter(choices(dim, dtypes, 65)))
     assert name == "short-64, chunked"
-    wanted = torch.cat([run(choice, side(parts(queries[i], "q"), None, "q"), right) for i in range(5)])
-    left = side(parts(queries, "q"), None, "q")
+    wanted = torch.cat([run(choice, side(queries[i], "q"), right) for i in range(5)])
+    left = side(queries, "q")
     for name, choice in choices(dim, dtypes, query_rows):
         if choice.config.kernel == "short_hopper" or (
             choice.config.kernel == "short_query" and choice.segments > 1
@@ -108,8 +108,8 @@ def test_of_several_queries(unit, documents, dim, dtypes, query_rows, form):
 
 @pytest.mark.parametrize("query_rows", [17, 65], ids="Lq{}".format)
 def test_twice_in_a_row(unit, documents, dim, dtypes, query_rows):
-    left = side(parts(unit(query_rows, dim, dtype=dtypes[0]), "q"), None, "q")
-    right = side(parts(documents, "d"), None, "d")
+    left = side(unit(query_rows, dim, dtype=dtypes[0]), "q")
+    right = side(documents, "d")
     for name, choice in choices(dim, dtypes, query_rows):
         first = run(choice, left, right)
         for _ in range(5):

@@ -9,7 +9,7 @@ import torch
 
 import maxsim
 from maxsim import dispatch
-from maxsim.rows import Parts, side
+from maxsim.rows import Parts, masked, side
 
 pytestmark = pytest.mark.skipif(not dispatch._has_triton(), reason="Triton is not installed")
 
@@ -46,15 +46,13 @@ def dense(items, rows, dim=128, dtype=FP16):
 
 
 def sides(queries, documents, mask=None):
-    return side(Parts(queries), None, "query"), side(Parts(documents), mask, "document")
+    return side(queries, "queries"), masked(side(documents, "documents"), mask, "document_mask")
 
 
 def packed(rows, items, longest, dim=128, dtype=FP16):
     """A Ragged's parts; longest None where nobody has looked."""
     index = torch.empty(items, dtype=torch.int64, device="meta")
-    return side(
-        Parts(torch.empty(rows, dim, dtype=dtype, device="meta"), index, index, longest), None, "packed"
-    )
+    return side(Parts(torch.empty(rows, dim, dtype=dtype, device="meta"), index, index, longest), "packed")
 
 
 def config_of(choice):
@@ -66,6 +64,22 @@ def test_host_memory_is_read_by_plain_loads(h200, monkeypatch):
     for documents, config in ((100, "few-32"), (1000, "short-32")):
         choice = h200.choose(*sides(dense(1, 32), dense(documents, 120)))
         assert (choice.name, config_of(choice)) == ("short-query", config)
+
+
+def test_a_choice_is_remembered_by_what_it_depends_on(h200, monkeypatch):
+    def chosen(documents=300, pairs=None):
+        return h200.choose(*sides(dense(1, 32), dense(1000, documents)), pairs)
+
+    choice = chosen()
+    assert chosen() is choice
+    assert {chosen(301), chosen(pairs=1000)}.isdisjoint([choice])
+    with h200.without_splitting():
+        assert chosen() is not choice
+    assert chosen() is choice
+    for function, value in (("in_host_memory", True), ("_hopper", False), ("processors", 108)):
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(h200, function, lambda _, value=value: value)
+            assert chosen() is not choice
 
 
 # (Nq, Lq), (Nd, Ld), d, dtype → kernel, configuration, segments of a document
@@ -186,7 +200,8 @@ def test_two_dtypes_are_computed_in_float32_by_the_portable_kernel(h200):
 def test_a_mask_changes_no_short_kernel(h200, query_rows):
     mask = torch.empty(1000, 300, dtype=torch.bool, device="meta")
     queries, documents = dense(1, query_rows), dense(1000, 300)
-    assert h200.choose(*sides(queries, documents, mask)) == h200.choose(*sides(queries, documents))
+    plain, under = h200.choose(*sides(queries, documents)), h200.choose(*sides(queries, documents, mask))
+    assert (plain.name, plain.config, plain.segments) == (under.name, under.config, under.segments)
 
 
 @pytest.mark.parametrize("pairs", [None, 300], ids=["all pairs", "a work list"])

@@ -54,6 +54,21 @@ def test_error_and_the_best_20(gpu, unit, seeded, dim, dtype, query_rows):
     assert (wanted[best] >= twentieth * (1 - 2 * MAX_RELATIVE_ERROR)).all()
 
 
+@pytest.mark.parametrize("query_rows", [32, 128], ids="Lq{}".format)
+def test_the_same_shapes_at_other_addresses(gpu, unit, query_rows):
+    memory, query = unit(201 * 40, 128, dtype=FP16).view(-1), unit(query_rows, 128, dtype=FP16)
+    listed = torch.randint(0, 200, (300,))
+    for elements in (0, 40 * 128, 8, 1, 3, 0):
+        documents = memory[elements:][: 200 * 40 * 128].view(200, 40, 128)
+        wanted = maxsim.score(query, documents.clone())[0]
+        # The copy engine reads from multiples of 16 bytes.
+        copied = elements % 8 == 0 and torch.cuda.get_device_capability()[0] == 9
+        assert maxsim.plan(query, documents).kernel.endswith("-hopper") == copied
+        assert torch.equal(maxsim.score(query, documents)[0], wanted)
+        pairs = maxsim.score_pairs(query, documents, torch.zeros_like(listed), listed)
+        assert torch.equal(pairs, wanted[listed])
+
+
 @pytest.mark.parametrize("items", [100, 2000], ids="N{}".format)
 def test_host_memory_is_read_in_place_by_plain_loads_to_the_same_bits(gpu, unit, seeded, items):
     documents, query = store(unit, seeded, 128, FP16, items), unit(32, 128, dtype=FP16)

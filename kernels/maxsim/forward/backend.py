@@ -3,6 +3,7 @@
 No call waits for the device. What a kernel needs of sizes it reads on the device itself.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from maxsim import reference
 from maxsim.forward import finish as finishing
 from maxsim.forward import long_query, short_query
-from maxsim.forward.arguments import absent, flag, given, strides
+from maxsim.forward.arguments import flag, strides
 from maxsim.forward.choose import Choice, aligned, choose, compute_dtype, hopper_or_newer, processors, summed
 from maxsim.forward.launch import INTERPRETED, Options
 from maxsim.forward.rowsum import BLOCK_ROWS
@@ -28,7 +29,9 @@ _COMPUTE = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float3
 
 def all_pairs(left: Side, right: Side) -> Tensor:
     """Every pair → float32 [Nq, Nd]."""
-    scores = torch.empty(left.items, right.items, dtype=torch.float32, device=right.tokens.device)
+    queries, documents = left.layout, right.layout
+    # Sizes one by one: a tuple of them takes PyTorch 0.7 µs longer to read.
+    scores = torch.empty(queries.items, documents.items, dtype=torch.float32, device=documents.device)
     if scores.numel():
         run(choose(left, right), left, right, None, None, scores)
     return scores
@@ -36,9 +39,10 @@ def all_pairs(left: Side, right: Side) -> Tensor:
 
 def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs → float32 [P]. A pair whose index is out of range scores NaN."""
-    scores = torch.empty(len(query_index), dtype=torch.float32, device=right.tokens.device)
-    if len(scores):
-        run(choose(left, right, len(scores)), left, right, query_index, document_index, scores)
+    pairs = query_index.shape[0]
+    scores = torch.empty(pairs, dtype=torch.float32, device=right.layout.device)
+    if pairs:
+        run(choose(left, right, pairs), left, right, query_index, document_index, scores)
     return scores
 
 
@@ -63,9 +67,7 @@ def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, 
         shape = (scores.numel(), choice.segments, choice.config.query_rows)
         maxima = torch.empty(shape, dtype=torch.float32, device=scores.device)
     if choice.config.kernel == "short_hopper":
-        from maxsim.forward import short_hopper
-
-        short_hopper.launch(choice, left, right, query_index, document_index, scores, maxima)
+        _short_hopper().launch(choice, left, right, query_index, document_index, scores, maxima)
     else:
         _short_portable(choice, left, right, query_index, document_index, scores, maxima)
     if choice.segments > 1:
@@ -74,50 +76,55 @@ def _short(choice: Choice, left: Side, right: Side, query_index: Tensor | None, 
         _finish(cells, left, query_index, document_index, right, scores, 0, choice.segments, False)
 
 
+@cache
+def _short_hopper() -> Any:
+    """Gluon is imported where there is a GPU for it."""
+    from maxsim.forward import short_hopper
+
+    return short_hopper
+
+
 def _short_portable(choice: Choice, left: Side, right: Side, query_index: Tensor | None,
                     document_index: Tensor | None, scores: Tensor, maxima: Tensor) -> None:  # fmt: skip
-    config, device = choice.config, right.tokens.device
-    index, unmasked = absent(device)
-    straight, masked = aligned(left) and aligned(right), right.mask is not None
+    config, one, other = choice.config, left.layout, right.layout
+    straight = aligned(left) and aligned(right)
     arguments = (
-        left.tokens, given(left.starts, index), given(left.lengths, index), given(left.mask, unmasked),
-        right.tokens, given(right.starts, index), given(right.lengths, index), given(right.mask, unmasked),
-        given(query_index, index), given(document_index, index), scores, maxima,
-        *strides(left, straight), left.item_step, left.step, left.length,
-        flag(left.starts), flag(left.mask),
-        *strides(right, straight), right.item_step, right.step, right.length, flag(right.starts),
-        left.items, right.items, flag(query_index), choice.segments, config.query_rows,
+        left.tokens, left.starts, left.lengths, left.mask,
+        right.tokens, right.starts, right.lengths, right.mask,
+        query_index, document_index, scores, maxima,
+        *strides(one, straight), one.item_step, one.step, one.length, int(one.listed), int(one.masked),
+        *strides(other, straight), other.item_step, other.step, other.length, int(other.listed),
+        one.items, other.items, flag(query_index), choice.segments, config.query_rows,
     )  # fmt: skip
 
     def constants() -> tuple[Any, ...]:
-        compute = _COMPUTE[compute_dtype(left.tokens, right.tokens)]
+        compute = _COMPUTE[compute_dtype(one, other)]
         return (
-            right.dim, config.columns, config.query_rows, config.tokens, config.stages, masked, straight,
-            choice.chunked, compute, INTERPRETED,
+            other.dim, config.columns, config.query_rows, config.tokens, config.stages, other.masked,
+            straight, choice.chunked, compute, INTERPRETED,
         )  # fmt: skip
 
-    key = (config.key, left.tokens.dtype, right.tokens.dtype, masked, straight, choice.chunked)
+    key = (config.key, one.dtype, other.dtype, other.masked, straight, choice.chunked)
     programs = scores.numel() * choice.segments
-    short_query.KERNEL.launch(programs, key, arguments, constants, config.options, device)
+    short_query.KERNEL.launch(programs, key, arguments, constants, config.options, other.device)
 
 
 def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
           scores: Tensor) -> None:  # fmt: skip
-    config, device = choice.config, right.tokens.device
-    listed = query_index is not None
+    config, queries = choice.config, left.layout
     # A work list of several queries has cells of its own query's rows; else all rows lie as in the table.
-    packed = not listed or left.items == 1
-    if left.starts is None:
-        rows = left.items * left.length if packed else left.length
+    packed = query_index is None or queries.items == 1
+    if queries.listed:
+        rows = queries.table_rows if packed else queries.longest or 0
     else:
-        rows = left.table_rows if packed else left.longest or 0
-    if config.kernel == "hopper" and choice.segments == 1 and summed(left):
+        rows = queries.items * queries.length if packed else queries.length
+    if config.kernel == "hopper" and choice.segments == 1 and summed(queries):
         _summed(choice, left, right, query_index, document_index, scores, rows)
         return
     columns = scores.shape[-1]
     chunks = -(-rows // config.query_rows) if rows else 0
     batch = max(min(columns, MAXIMA_BYTES // max(4 * rows * choice.segments, 1)), 1)
-    maxima = torch.empty(batch, choice.segments * rows, dtype=torch.float32, device=device)
+    maxima = torch.empty(batch, choice.segments * rows, dtype=torch.float32, device=scores.device)
     for first in range(0, columns, batch):
         cells = maxima[: min(batch, columns - first)]
         if chunks and config.kernel == "hopper":
@@ -131,55 +138,54 @@ def _long(choice: Choice, left: Side, right: Side, query_index: Tensor | None, d
 def _summed(choice: Choice, left: Side, right: Side, query_index: Tensor | None,
             document_index: Tensor | None, scores: Tensor, rows: int) -> None:  # fmt: skip
     """The Hopper kernel adds up blocks of rows; where a query has several, they are added up after it."""
-    device, columns = scores.device, scores.shape[-1]
-    sum_rows = min(left.length, BLOCK_ROWS) if left.items > 1 else BLOCK_ROWS
-    blocks = -(-left.length // sum_rows)
-    if document_index is None and (blocks == 1 or (left.items == 1 and rows <= choice.config.query_rows)):
-        stride = 0 if left.items == 1 else 1
+    device, columns, length = scores.device, scores.shape[-1], left.layout.length
+    queries, documents = left.layout.items, right.layout.items
+    sum_rows = min(length, BLOCK_ROWS) if queries > 1 else BLOCK_ROWS
+    blocks = -(-length // sum_rows)
+    if document_index is None and (blocks == 1 or (queries == 1 and rows <= choice.config.query_rows)):
+        stride = 0 if queries == 1 else 1
         _hopper(choice, left, right, None, scores[0], scores, 0, rows, sum_rows, stride)
         return
-    batch = max(min(columns, MAXIMA_BYTES // (8 * blocks * left.items)), 1)
+    batch = max(min(columns, MAXIMA_BYTES // (8 * blocks * queries)), 1)
     # Strides of 0 and 1 would say that no sums are wanted.
-    sums = torch.empty(batch, max(blocks * left.items, 2), dtype=torch.float64, device=device)
-    index, dependent = absent(device)[0], hopper_or_newer(device)
+    sums = torch.empty(batch, max(blocks * queries, 2), dtype=torch.float64, device=device)
+    dependent = hopper_or_newer(device)
     constants = (8, 16, dependent)
     for first in range(0, columns, batch):
         cells = sums[: min(batch, columns - first)]
         _hopper(choice, left, right, document_index, cells, scores, first, rows, sum_rows, cells.shape[1])
         arguments = (
-            cells, given(query_index, index), given(document_index, index), scores, len(cells), first,
-            columns, blocks, cells.shape[1], left.items, right.items, flag(document_index),
+            cells, query_index, document_index, scores, len(cells), first,
+            columns, blocks, cells.shape[1], queries, documents, flag(document_index),
         )  # fmt: skip
-        grid = -(-len(cells) // constants[0]) * left.items
+        grid = -(-len(cells) // constants[0]) * queries
         options = Options(4, launch_pdl=dependent)
         finishing.BLOCKS_KERNEL.launch(grid, constants, arguments, lambda: constants, options, device)
 
 
 def _portable(choice: Choice, left: Side, right: Side, listing: tuple[Tensor | None, Tensor | None],
               cells: Tensor, first: int, chunks: int, rows: int, packed: bool) -> None:  # fmt: skip
-    config, device = choice.config, right.tokens.device
-    index, unmasked = absent(device)
+    config, one, other = choice.config, left.layout, right.layout
     query_index, document_index = listing
-    straight, masked = aligned(left) and aligned(right), right.mask is not None
+    straight = aligned(left) and aligned(right)
     arguments = (
-        left.tokens, given(left.starts, index), given(left.lengths, index),
-        right.tokens, given(right.starts, index), given(right.lengths, index), given(right.mask, unmasked),
-        given(query_index, index), given(document_index, index), cells,
-        *strides(left, straight), rows if packed else left.length, flag(left.starts),
-        *strides(right, straight), right.item_step, right.step, right.length, flag(right.starts),
-        left.items, right.items, flag(query_index), int(packed), first, choice.segments, chunks, rows,
+        left.tokens, left.starts, left.lengths, right.tokens, right.starts, right.lengths, right.mask,
+        query_index, document_index, cells,
+        *strides(one, straight), rows if packed else one.length, int(one.listed),
+        *strides(other, straight), other.item_step, other.step, other.length, int(other.listed),
+        one.items, other.items, flag(query_index), int(packed), first, choice.segments, chunks, rows,
     )  # fmt: skip
 
     def constants() -> tuple[Any, ...]:
-        compute = _COMPUTE[compute_dtype(left.tokens, right.tokens)]
+        compute = _COMPUTE[compute_dtype(one, other)]
         return (
-            right.dim, config.columns, config.query_rows, config.tokens, config.stages, masked, straight,
-            compute, INTERPRETED,
+            other.dim, config.columns, config.query_rows, config.tokens, config.stages, other.masked,
+            straight, compute, INTERPRETED,
         )  # fmt: skip
 
-    key = (config.key, left.tokens.dtype, right.tokens.dtype, masked, straight)
+    key = (config.key, one.dtype, other.dtype, other.masked, straight)
     grid = len(cells) * choice.segments * chunks
-    long_query.KERNEL.launch(grid, key, arguments, constants, config.options, device)
+    long_query.KERNEL.launch(grid, key, arguments, constants, config.options, other.device)
 
 
 def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | None, cells: Tensor,
@@ -188,19 +194,16 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
     from maxsim.forward import hopper
     from maxsim.forward.copy_engine import box
 
-    config, device = choice.config, right.tokens.device
-    index, unmasked = absent(device)
+    config, documents = choice.config, right.layout
     chunks = -(-rows // config.query_rows)
     arguments = (
         box(left, config.query_rows // 2, config.columns),
         box(right, config.tokens, config.columns),
-        given(right.starts, index), given(right.lengths, index), given(right.mask, unmasked),
-        given(document_index, index), scores if sum_rows else cells,
-        cells if stride > 1 and sum_rows else index.view(torch.float64), scores,
-        rows, right.item_step, right.length, flag(right.starts), right.items, flag(document_index),
-        first, len(cells), choice.segments, chunks, stride, stride, scores.shape[-1],
+        right.starts, right.lengths, right.mask, document_index, scores if sum_rows else cells,
+        cells if stride > 1 and sum_rows else None, scores,
+        rows, documents.item_step, documents.length, int(documents.listed), documents.items,
+        flag(document_index), first, len(cells), choice.segments, chunks, stride, stride, scores.shape[-1],
     )  # fmt: skip
-    masked = right.mask is not None
 
     def constants() -> tuple[Any, ...]:
         return (
@@ -208,7 +211,7 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
             config.query_rows,
             config.tokens,
             config.stages,
-            masked,
+            documents.masked,
             sum_rows,
             hopper.REGISTERS,
         )
@@ -216,26 +219,24 @@ def _hopper(choice: Choice, left: Side, right: Side, document_index: Tensor | No
     # One program an SM, and no more of them than need be for the rounds that the longest has: where the
     # last round is a short one, its documents would share the memory's rate among fewer programs.
     items = len(cells) * choice.segments
-    rounds = -(-items // max(min(processors(device) // chunks, items), 1))
+    rounds = -(-items // max(min(processors(documents.device) // chunks, items), 1))
     groups = -(-items // rounds)
-    key = (config.key, left.tokens.dtype, masked, sum_rows)
-    hopper.KERNEL.launch(groups * chunks, key, arguments, constants, config.options, device)
+    key = (config.key, documents.dtype, documents.masked, sum_rows)
+    hopper.KERNEL.launch(groups * chunks, key, arguments, constants, config.options, documents.device)
 
 
 def _finish(cells: Tensor, left: Side, query_index: Tensor | None, document_index: Tensor | None, right: Side,
             scores: Tensor, first: int, segments: int, packed: bool) -> None:  # fmt: skip
-    device = scores.device
-    index, unmasked = absent(device)
+    device, queries = scores.device, left.layout
     listed = query_index is not None
     arguments = (
-        cells, given(left.starts, index), given(left.lengths, index), given(left.mask, unmasked),
-        given(query_index, index), given(document_index, index), scores,
-        left.length, flag(left.starts), flag(left.mask), left.items, right.items,
+        cells, left.starts, left.lengths, left.mask, query_index, document_index, scores,
+        queries.length, int(queries.listed), int(queries.masked), queries.items, right.layout.items,
         len(cells), first, scores.shape[-1], int(listed), int(packed), segments, cells.shape[1] // segments,
     )  # fmt: skip
     dependent = not INTERPRETED and hopper_or_newer(device)
-    tile = finishing.tile(left.longest, segments)
+    tile = finishing.tile(queries.longest, segments)
     constants = (*tile[:4], dependent)
-    grid = -(-len(cells) // tile.pairs) * (1 if listed else left.items)
+    grid = -(-len(cells) // tile.pairs) * (1 if listed else queries.items)
     options = Options(tile.num_warps, launch_pdl=dependent)
     finishing.KERNEL.launch(grid, constants, arguments, lambda: constants, options, device)

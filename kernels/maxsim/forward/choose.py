@@ -5,7 +5,8 @@ Nothing is tried out at run time. The figures behind the table are in docs/bench
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from maxsim.forward.launch import INTERPRETED, Options
 from maxsim.forward.residence import in_host_memory
 from maxsim.forward.rowsum import BLOCK_ROWS
-from maxsim.rows import Side
+from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
 __all__ = [
     "Choice",
@@ -69,8 +70,12 @@ class Config(NamedTuple):
     pairs: int = 1
 
 
-class Choice(NamedTuple):
-    """What runs. `chunked`: a query may have more rows than a tile; `segments`: parts of a document."""
+@dataclass(eq=False, slots=True)
+class Choice:
+    """What runs. `chunked`: a query may have more rows than a tile; `segments`: parts of a document.
+
+    Compared by identity: launches are remembered by it.
+    """
 
     name: str
     reason: str
@@ -124,115 +129,153 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
     return {name: Config(f"{name} {dim} {dtype}", *tiles) for name, tiles in table.items()}
 
 
+class _Where(NamedTuple):
+    """What a choice depends on beside the layouts and the number of pairs.
+
+    aligned   the first rows of both sides are at multiples of 16 bytes
+    over_bus  the documents lie in host memory; looked at on Hopper alone
+    splitting a document may be cut into segments
+    """
+
+    processors: int
+    hopper: bool
+    aligned: bool
+    over_bus: bool
+    splitting: bool
+
+
 def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
     """The plan for all pairs of two sides, or for a work list of `pairs`."""
-    table = configs(right.dim, compute_dtype(left.tokens, right.tokens))
+    device, documents = right.layout.device, right.tokens.data_ptr()
+    hopper = _hopper(device)
+    return _choose(
+        left.layout,
+        right.layout,
+        pairs,
+        processors(device),
+        hopper,
+        (left.tokens.data_ptr() | documents) % 16 == 0,
+        hopper and in_host_memory(documents),
+        _splitting,
+    )
+
+
+@lru_cache(MOST_REMEMBERED)
+def _choose(left: Layout, right: Layout, pairs: int | None, *where: Any) -> Choice:
+    return _chosen(left, right, pairs, _Where(*where))
+
+
+def _chosen(left: Layout, right: Layout, pairs: int | None, where: _Where) -> Choice:
+    table = configs(right.dim, compute_dtype(left, right))
     columns = left.items * right.items if pairs is None else pairs
     rows = left.longest
     if left.items > 1 and pairs is None and _scored_whole(left):
-        return _many_rows(
-            table, left, right, right.items, "multi-query", "several queries: a document tile is read once"
-        )
+        reason = "several queries: a document tile is read once"
+        return _many_rows(table, left, right, where, right.items, "multi-query", reason)
     if (
         rows is not None
         and rows > SHORT_ROWS
         and (left.items == 1 or pairs is not None)
         and _scored_whole(left)
     ):
-        return _many_rows(
-            table, left, right, columns, "long-query", "many query rows: bound by arithmetic", pairs
-        )
+        reason = "many query rows: bound by arithmetic"
+        return _many_rows(table, left, right, where, columns, "long-query", reason, pairs)
     if rows is None or rows > SHORT_ROWS:
         reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
         return Choice("short-query", reason, table["short-64"], chunked=True)
-    return _few_rows(table, left, right, columns, pairs)
+    return _few_rows(table, left, right, where, columns, pairs)
 
 
-def _few_rows(table: dict[str, Config], left: Side, right: Side, columns: int, pairs: int | None) -> Choice:
+def _few_rows(
+    table: dict[str, Config], left: Layout, right: Layout, where: _Where, columns: int, pairs: int | None
+) -> Choice:
     size = "32" if left.longest is not None and left.longest <= 32 else "64"
-    available = processors(right.tokens.device)
     listed_or_one = left.items == 1 or pairs is not None
     copied = (
         size == "32"
         and "hopper-32" in table
         and listed_or_one
         and left.step == 1
-        and (pairs is None or pairs < SCATTERED_PROGRAMS_PER_SM * available)
-        and _copy_engine_reads(left, right)
+        and (pairs is None or pairs < SCATTERED_PROGRAMS_PER_SM * where.processors)
+        and _copy_engine_reads(left, right, where)
         # Over the bus, too, plain loads have more under way: 51 GB/s, where the copy engine reads 45.
-        and not in_host_memory(right.tokens.data_ptr())
+        and not where.over_bus
     )
     config = table[f"hopper-{size}" if copied else f"short-{size}"]
-    if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * available:
+    if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * where.processors:
         return _short("short-query", "few query rows: bound by reading the documents", config)
     segments = 1
     if listed_or_one:
-        wanted = SPLIT_TARGET_PROGRAMS_PER_SM * available
-        segments = _parts(columns, wanted, right.longest, SPLIT_MIN_TOKENS)
+        wanted = SPLIT_TARGET_PROGRAMS_PER_SM * where.processors
+        segments = _parts(columns, wanted, right.longest, SPLIT_MIN_TOKENS, where)
     if segments > 1:
         reason = "few long documents: segments of them fill the chip"
-        return _short("split-document", reason, config)._replace(segments=segments)
+        return _short("split-document", reason, config, segments)
     # One wave of programs: the sooner each is done the better, however many more it could be.
     config = table.get("hopper-few" if copied else f"few-{size}", config)
     return _short("short-query", "few query rows, few documents: four warps to each", config)
 
 
-@cache
-def _short(name: str, reason: str, config: Config) -> Choice:
+def _short(name: str, reason: str, config: Config, segments: int = 1) -> Choice:
     if config.kernel == "short_hopper":
-        return Choice(f"{name}-hopper", f"{reason}; copy engine", config)
-    return Choice(name, reason, config)
+        return Choice(f"{name}-hopper", f"{reason}; copy engine", config, segments)
+    return Choice(name, reason, config, segments)
 
 
 def _many_rows(
     table: dict[str, Config],
-    left: Side,
-    right: Side,
+    left: Layout,
+    right: Layout,
+    where: _Where,
     columns: int,
     name: str,
     reason: str,
     pairs: int | None = None,
 ) -> Choice:
-    rows = left.table_rows if left.starts is not None else left.items * left.length
-    if (left.items == 1 or pairs is None) and "hopper-128" in table and _copy_engine_reads(left, right):
+    rows = left.table_rows if left.listed else left.items * left.length
+    if (
+        (left.items == 1 or pairs is None)
+        and "hopper-128" in table
+        and _copy_engine_reads(left, right, where)
+    ):
         # The smaller chunk where it leaves less of itself empty.
         small = "hopper-256" not in table or (rows - 1) % 256 < 128
         config = table["hopper-128" if small else "hopper-256"]
-        groups = max(processors(right.tokens.device) // max(-(-rows // config.query_rows), 1), 1)
+        groups = max(where.processors // max(-(-rows // config.query_rows), 1), 1)
         segments = 1
         if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left):
-            segments = _parts(columns, groups * HOPPER_ITEMS_PER_GROUP, right.longest, HOPPER_MIN_TOKENS)
+            wanted = groups * HOPPER_ITEMS_PER_GROUP
+            segments = _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS, where)
         return Choice(f"{name}-hopper", reason + "; copy engine and wgmma", config, segments)
-    wide = table.get("long-wide")
-    config = wide if wide and runs_on(wide, right.tokens.device) else table["long"]
+    config = table["long-wide" if where.hopper and "long-wide" in table else "long"]
     chunks = max(-(-rows // config.query_rows), 1)
-    wanted = SPLIT_TARGET_PROGRAMS_PER_SM * processors(right.tokens.device) // chunks
-    return Choice(name, reason, config, _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS))
+    wanted = SPLIT_TARGET_PROGRAMS_PER_SM * where.processors // chunks
+    return Choice(name, reason, config, _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS, where))
 
 
-def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int) -> int:
+def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int, where: _Where) -> int:
     """Segments a document, so that there are about `wanted_items` of at least `min_tokens`."""
-    if not _splitting or items == 0 or longest is None:
+    if not where.splitting or items == 0 or longest is None:
         return 1
     return max(min(-(-wanted_items // items), longest // min_tokens), 1)
 
 
-def summed(left: Side) -> bool:
+def summed(left: Layout) -> bool:
     """Whether the Hopper kernel adds up a query's rows itself: whole blocks of 64 rows, or 32 rows in all."""
-    if left.starts is not None or left.mask is not None:
+    if left.listed or left.masked:
         return False
     return left.items == 1 or left.length == BLOCK_ROWS // 2 or left.length % BLOCK_ROWS == 0
 
 
-def _scored_whole(left: Side) -> bool:
+def _scored_whole(left: Layout) -> bool:
     """Whether all rows of the query side's table may be scored as they lie there."""
-    if left.starts is None:
+    if not left.listed:
         return left.step == 1 and (left.items == 1 or left.item_step == left.length)
     needed = 0 if left.longest is None else left.items * left.longest
     return left.table_rows <= max(2 * needed, MAX_UNUSED_ROWS)
 
 
-def compute_dtype(query: Tensor, document: Tensor) -> torch.dtype:
+def compute_dtype(query: Tensor | Layout, document: Tensor | Layout) -> torch.dtype:
     """Both sides' half precision where they share one, which the tensor cores multiply exactly, else float32.
 
     Triton's interpreter gets bfloat16 products wrong, and computes in float32 there.
@@ -242,9 +285,14 @@ def compute_dtype(query: Tensor, document: Tensor) -> torch.dtype:
     return query.dtype
 
 
+def _multiples(layout: Layout) -> bool:
+    """Whether rows begin at multiples of 16 bytes where the first does, and can be read so many at a time."""
+    return layout.column_stride == 1 and layout.row_stride % 8 == 0
+
+
 def aligned(side: Side) -> bool:
     """Whether rows can be read 16 bytes at a time."""
-    return side.column_stride == 1 and side.row_stride % 8 == 0 and side.tokens.data_ptr() % 16 == 0
+    return _multiples(side.layout) and side.tokens.data_ptr() % 16 == 0
 
 
 def runs_on(config: Config, device: torch.device) -> bool:
@@ -254,15 +302,12 @@ def runs_on(config: Config, device: torch.device) -> bool:
     )
 
 
-def _copy_engine_reads(left: Side, right: Side) -> bool:
-    return (
-        _hopper(right.tokens.device)
-        and right.step == 1
-        and all(
-            aligned(side) and 0 < side.table_rows < MAX_COPIED_ROWS and side.row_stride > 0
-            for side in (left, right)
-        )
-    )
+def _copy_engine_reads(left: Layout, right: Layout, where: _Where) -> bool:
+    return where.hopper and where.aligned and right.step == 1 and _copied(left) and _copied(right)
+
+
+def _copied(side: Layout) -> bool:
+    return _multiples(side) and 0 < side.table_rows < MAX_COPIED_ROWS and side.row_stride > 0
 
 
 @contextmanager

@@ -3,22 +3,33 @@
 The reductions are those of `rowsum`, spelled in Gluon, which cannot call Triton's.
 """
 
+from functools import lru_cache
+
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from maxsim.forward.launch import Box
-from maxsim.rows import Side
+from maxsim.forward.launch import Box, Frame
+from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
-__all__ = ["box", "max_or_nan", "sum_rows"]
+__all__ = ["box", "frame", "max_or_nan", "sum_rows"]
 
-_LAYOUT = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+_SHARED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
 
 def box(side: Side, rows: int, columns: int) -> Box:
     """Boxes of rows × columns of a row table, zeros past its edges."""
-    shape, strides = (side.table_rows, side.tokens.shape[-1]), (side.row_stride, 1)
-    return Box(side.tokens, shape, strides, (rows, columns), _LAYOUT)
+    return Box(side.tokens, frame(side.layout, rows, columns))
+
+
+def frame(layout: Layout, rows: int, columns: int) -> Frame:
+    """The same of a table wherever it lies, and whichever rows of it are items."""
+    return _frame(layout.table_rows, layout.dim, layout.row_stride, rows, columns)
+
+
+@lru_cache(MOST_REMEMBERED)
+def _frame(table_rows: int, dim: int, row_stride: int, rows: int, columns: int) -> Frame:
+    return Frame((table_rows, dim), (row_stride, 1), (rows, columns), _SHARED)
 
 
 @gluon.jit

@@ -6,6 +6,8 @@ is asked for again as soon as its tile lies in registers. Where there are many p
 one after the other: it reads the query once, and the second document while it is busy with the first.
 """
 
+from functools import lru_cache
+
 import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
@@ -13,11 +15,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from maxsim.forward.arguments import absent, flag, given
 from maxsim.forward.choose import Choice
-from maxsim.forward.copy_engine import box, max_or_nan, sum_rows
-from maxsim.forward.launch import Kernel
-from maxsim.rows import Side
+from maxsim.forward.copy_engine import frame, max_or_nan, sum_rows
+from maxsim.forward.launch import Kernel, Launch
+from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
 __all__ = ["KERNEL", "launch", "short_query_hopper"]
 
@@ -214,29 +215,40 @@ KERNEL = Kernel(short_query_hopper, tensors=slice(2, 12))
 def launch(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
            scores: Tensor, maxima: Tensor) -> None:  # fmt: skip
     """Fill scores, or maxima [pairs, segments, query_rows] where the choice has several segments."""
-    config, device, cells = choice.config, right.tokens.device, scores.numel() * choice.segments
-    index, mask = absent(device)
-    masked = right.mask is not None
-    arguments = (
-        box(left, config.query_rows, config.columns), box(right, config.tokens, config.columns),
-        given(left.starts, index), given(left.lengths, index), given(left.mask, mask),
-        given(right.starts, index), given(right.lengths, index), given(right.mask, mask),
-        given(query_index, index), given(document_index, index), scores, maxima,
-        left.item_step, left.length, flag(left.starts), flag(left.mask),
-        right.item_step, right.length, flag(right.starts),
-        left.items, right.items, flag(query_index), cells, choice.segments, _span(choice, right),
-        config.query_rows,
+    tensors = (
+        left.starts, left.lengths, left.mask, right.starts, right.lengths, right.mask,
+        query_index, document_index, scores, maxima,
     )  # fmt: skip
-
-    def constants() -> tuple[int, ...]:
-        shape = (config.columns, config.query_rows, config.tokens)
-        return *shape, config.stages, config.pairs, config.options.num_warps, masked
-
-    key = (config.key, left.tokens.dtype, masked)
-    KERNEL.launch(-(-cells // config.pairs), key, arguments, constants, config.options, device)
+    prepared = _prepared(choice, left.layout, right.layout, query_index is not None, scores.numel())
+    prepared((left.tokens, right.tokens), tensors)
 
 
-def _span(choice: Choice, right: Side) -> int:
+@lru_cache(MOST_REMEMBERED)
+def _prepared(choice: Choice, left: Layout, right: Layout, listed: bool, pairs: int) -> Launch:
+    config, cells = choice.config, pairs * choice.segments
+    numbers = (
+        left.item_step, left.length, int(left.listed), int(left.masked),
+        right.item_step, right.length, int(right.listed),
+        left.items, right.items, int(listed), cells, choice.segments, _span(choice, right), config.query_rows,
+    )  # fmt: skip
+    tile = (config.columns, config.query_rows, config.tokens)
+    constants = (*tile, config.stages, config.pairs, config.options.num_warps, right.masked)
+    return Launch(
+        KERNEL,
+        programs=-(-cells // config.pairs),
+        key=(config.key, left.dtype, right.masked),
+        frames=(
+            frame(left, config.query_rows, config.columns),
+            frame(right, config.tokens, config.columns),
+        ),
+        numbers=numbers,
+        constants=lambda: constants,
+        options=config.options,
+        device=right.device,
+    )
+
+
+def _span(choice: Choice, right: Layout) -> int:
     """Tokens of a segment, whole tiles: no limit where a document is one."""
     if choice.segments == 1:
         return LONGEST

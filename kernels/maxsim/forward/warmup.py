@@ -10,7 +10,7 @@ from maxsim.forward import backend, block_top_k
 from maxsim.forward.choose import Choice, configs, runs_on
 from maxsim.forward.launch import compilations
 from maxsim.forward.rowsum import BLOCK_ROWS
-from maxsim.rows import Parts, Side, side
+from maxsim.rows import Parts, Side, masked, side
 
 __all__ = ["Warmup", "cases", "warmup"]
 
@@ -27,7 +27,7 @@ def warmup(dims: Sequence[int], dtypes: Sequence[torch.dtype], device: torch.dev
     """Compile for token widths and dtypes, both sides alike; queries in float32 against each dtype too."""
     before, start = compilations(), time.perf_counter()
     for choice, left, right in cases(dims, dtypes, device):
-        scores = torch.empty(left.items, right.items, dtype=torch.float32, device=device)
+        scores = torch.empty(left.layout.items, right.layout.items, dtype=torch.float32, device=device)
         backend.run(choice, left, right, None, None, scores)
     block_top_k.warm(device)
     torch.cuda.synchronize(device)
@@ -42,9 +42,9 @@ def cases(
         for dtype in dtypes:
             for query_dtype in sorted({dtype, torch.float32}, key=str):
                 compute = dtype if query_dtype == dtype else torch.float32
-                for masked in (False, True):
-                    mask = torch.ones(1, dtype=torch.bool, device=device) if masked else None
-                    right = side(Parts(torch.ones(1, dim, dtype=dtype, device=device)), mask, "document")
+                plain = side(torch.ones(1, dim, dtype=dtype, device=device), "documents")
+                mask = torch.ones(1, dtype=torch.bool, device=device)
+                for right in (plain, masked(plain, mask, "document_mask")):
                     for name, config in configs(dim, compute).items():
                         if not runs_on(config, device):
                             continue
@@ -90,4 +90,4 @@ def _queries(dim: int, dtype: torch.dtype, device: torch.device) -> dict[str, Si
         "ragged, some blocks": Parts(two, index, torch.ones_like(index), 2 * BLOCK_ROWS),
         "unknown": Parts(two, index, torch.ones_like(index)),
     }
-    return {form: side(parts, None, "query") for form, parts in forms.items()}
+    return {form: side(parts, "queries") for form, parts in forms.items()}
