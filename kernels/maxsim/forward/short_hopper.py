@@ -34,42 +34,66 @@ _TENSORS = [
 
 
 @gluon.jit
-def _up_to_last(X_MASK, start, count, WARPS: gl.constexpr):
-    """How many of `count` tokens there are up to the last one that is active: padding is not read."""
-    lanes: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
-    token = gl.arange(0, 128 * WARPS, lanes)
-    last = 0
-    for first in range(0, count, 128 * WARPS):
-        active = gl.load(X_MASK + start + first + token, mask=first + token < count, other=False)
-        last = gl.maximum(last, gl.max(gl.where(active, first + token + 1, 0), axis=0))
-    return last
+def _up_to_last(X_MASK, starts, counts, WARPS: gl.constexpr):
+    """How many tokens two documents have up to their last active ones: padding is not read."""
+    TOKENS: gl.constexpr = 512 * WARPS
+    lanes: gl.constexpr = gl.BlockedLayout([16], [32], [WARPS], [0])
+    token = gl.arange(0, TOKENS, lanes)
+    last, next_last = 0, 0
+    for first in range(0, gl.maximum(counts[0], counts[1]), TOKENS):
+        at = first + token
+        active = gl.load(X_MASK + starts[0] + at, mask=at < counts[0], other=False)
+        next_active = gl.load(X_MASK + starts[1] + at, mask=at < counts[1], other=False)
+        last = gl.maximum(last, gl.max(gl.where(active, at + 1, 0), axis=0))
+        next_last = gl.maximum(next_last, gl.max(gl.where(next_active, at + 1, 0), axis=0))
+    return last, next_last
 
 
 @gluon.jit
-def _look_up(cell, there, where, MASKED: gl.constexpr, WARPS: gl.constexpr):
-    """A cell's query, whether its indices are in range, and its document's tokens: their first row, their
-    first mask, their number. Of a segment, `span` tokens at the most."""
-    Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed, rest = where
-    X_MASK, segments, span = rest
+def _pair(cell, segments):
+    """A cell's pair, and which segment of its document."""
     pair, segment = cell, 0
     if segments > 1:
         pair, segment = cell // segments, cell % segments
+    return pair, segment
+
+
+@gluon.jit
+def _inside(qi, di, queries, documents):
+    """Indices, 0 for both if one is out of range, and whether none is."""
+    inside = (qi >= 0) & (qi < queries) & (di >= 0) & (di < documents)
+    return gl.where(inside, qi, 0).to(gl.int32), gl.where(inside, di, 0).to(gl.int32), inside
+
+
+@gluon.jit
+def _look_up(cell, also, where, TWO: gl.constexpr):
+    """Of two cells each: the query, whether its indices are in range, and of its document the first row, the
+    first mask and the number of tokens. Both are asked for before either is waited for; if not TWO, one is.
+    """
+    Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed, parts = where
+    pair, _ = _pair(cell, parts)
+    next_pair, _ = _pair(also, parts)
     qi, di, inside = pair * 0, pair, pair >= 0
+    qj, dj, also_inside = qi, next_pair, inside
     if listed != 0:
-        wanted_q = gl.load(Q_INDEX + pair, mask=there, other=0)
-        wanted = gl.load(X_INDEX + pair, mask=there, other=0)
-        inside = (wanted_q >= 0) & (wanted_q < queries) & (wanted >= 0) & (wanted < documents)
-        qi, di = gl.where(inside, wanted_q, 0).to(gl.int32), gl.where(inside, wanted, 0).to(gl.int32)
+        q, x = gl.load(Q_INDEX + pair), gl.load(X_INDEX + pair)
+        next_q, next_x = q, x
+        if TWO:
+            next_q, next_x = gl.load(Q_INDEX + next_pair), gl.load(X_INDEX + next_pair)
+        qi, di, inside = _inside(q, x, queries, documents)
+        qj, dj, also_inside = _inside(next_q, next_x, queries, documents)
     # Rows are numbered in 32 bits: the copy engine knows no others.
-    row, count = di * x_item, x_rows
+    row, next_row, count, next_count = di * x_item, dj * x_item, x_rows, x_rows
+    mask_start, next_mask = di * x_rows, dj * x_rows
     if x_ragged != 0:
-        row = gl.load(X_START + di, mask=there, other=0).to(gl.int32)
-        count = gl.load(X_LENGTH + di, mask=there, other=0).to(gl.int32)
-    mask_start = gl.where(x_ragged != 0, row, di * x_rows)
-    if MASKED:
-        count = _up_to_last(X_MASK, mask_start, gl.where(there, count, 0), WARPS)
-    low = gl.minimum(segment * span, count)
-    return qi, inside, row + low, mask_start + low, gl.minimum(count - low, span)
+        start, length = gl.load(X_START + di), gl.load(X_LENGTH + di)
+        next_start, next_length = start, length
+        if TWO:
+            next_start, next_length = gl.load(X_START + dj), gl.load(X_LENGTH + dj)
+        row, count = start.to(gl.int32), length.to(gl.int32)
+        next_row, next_count = next_start.to(gl.int32), next_length.to(gl.int32)
+        mask_start, next_mask = row, next_row
+    return (qi, inside, row, mask_start, count), (qj, also_inside, next_row, next_mask, next_count)
 
 
 @gluon.jit
@@ -121,8 +145,7 @@ def short_query_hopper(
     go to OUT [cells], else row maxima to ROWMAX [cells, maxima_stride].
     """
     where = (
-        Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed,
-        (X_MASK, segments, span),
+        Q_INDEX, X_INDEX, X_START, X_LENGTH, x_item, x_rows, x_ragged, queries, documents, listed, segments,
     )  # fmt: skip
     left = (Q_START, Q_LENGTH, q_item, q_rows, q_ragged)
     mma: gl.constexpr = gl.NVMMADistributedLayout(
@@ -142,18 +165,27 @@ def short_query_hopper(
     fence_async_shared()
     first = gl.program_id(0) * PAIRS
     last = gl.minimum(first + PAIRS, cells)
-    qi, inside, x_row, x_mask, count = _look_up(first, True, where, MASKED, WARPS)
-    # The second pair of the program. Looked up ahead, since its tiles are asked for ahead.
-    qj, also_inside, next_row, next_mask, next_count = qi, inside, x_row, x_mask, count
-    if PAIRS == 2:
-        qj, also_inside, next_row, next_mask, next_count = _look_up(
-            first + 1, first + 1 < last, where, MASKED, WARPS
-        )
+    also = gl.minimum(first + 1, last - 1)
+    mine, others = _look_up(first, also, where, PAIRS == 2)
+    qi, inside, x_row, x_mask, count = mine
+    qj, also_inside, next_row, next_mask, next_count = others
+    low, next_low = _pair(first, segments)[1] * span, _pair(also, segments)[1] * span
+    if not MASKED:
+        low, next_low = gl.minimum(low, count), gl.minimum(next_low, next_count)
+    # Where there is a mask, too: a document's first tile is hardly ever all padding.
+    _ask(x_desc, x_row + low, full.index(0), ring.index(0))
+    if MASKED:
+        count, next_count = _up_to_last(X_MASK, (x_mask, next_mask), (count, next_count), WARPS)
+    x_row, x_mask, count = x_row + low, x_mask + low, gl.minimum(count - low, span)
+    next_row, next_mask = next_row + next_low, next_mask + next_low
+    next_count = gl.minimum(next_count - next_low, span)
     # The next tile to ask for: tokens from `ask` on of cell `wanted`, whose document has `ask_count` from
     # row `ask_row` on. Rows past the end of a document are its neighbour's, and past the store's end zeros:
     # they are copied, and masked before the maximum. An empty document is a tile of such.
-    wanted, ask, ask_row, ask_count = first, 0, x_row, count
-    for slot in range(STAGES):
+    wanted, ask, ask_row, ask_count = first, BD, x_row, count
+    if ask >= ask_count:
+        wanted, ask, ask_row, ask_count = wanted + 1, 0, next_row, next_count
+    for slot in range(1, STAGES):
         if wanted < last:
             _ask(x_desc, ask_row + ask, full.index(slot), ring.index(slot))
             ask += BD
