@@ -36,7 +36,8 @@ def documents(gpu, unit, dim, dtypes):
 
 def choices(dim, dtypes, query_rows):
     """(name, choice) of all that can score queries of so many rows."""
-    from maxsim.forward.choose import Choice, configs, runs_on
+    from maxsim.forward.choose import Choice, runs_on
+    from maxsim.forward.configs import configs
 
     compute = dtypes[0] if dtypes[0] == dtypes[1] else torch.float32
     for name, config in configs(dim, compute).items():

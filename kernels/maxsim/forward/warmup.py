@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from maxsim.forward import backend, block_top_k
-from maxsim.forward.choose import Choice, configs, runs_on
+from maxsim.forward.choose import Choice, runs_on
+from maxsim.forward.configs import configs
 from maxsim.forward.launch import compilations
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import Parts, Side, masked, side
