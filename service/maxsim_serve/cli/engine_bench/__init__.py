@@ -29,6 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of `maxsim bench engine`."""
     parser.add_argument("--json", type=Path, help="write everything measured to this file, row by row")
     parser.add_argument("--gib", type=int, default=84, help="GiB of host memory for the out-of-core scan")
+    parser.add_argument(
+        "--cycles", type=int, default=25, help="of deletes and upserts in the storm of updates"
+    )
     parser.add_argument("--quick", action="store_true", help="smaller collections, fewer requests")
     parser.set_defaults(run=_command)
 
@@ -50,13 +53,13 @@ def _command(arguments: argparse.Namespace) -> int:
     with LocalService(
         encoder="none", settings=settings, start_timeout_s=300, on_wait=lambda _: None
     ) as service:
-        _served(report, service.port, service.url, passages, quick)
+        _served(report, service.port, service.url, passages, quick, arguments.cycles)
     for case in report.missed:
         print(f"MISSED {case}")
     return 0
 
 
-def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick: bool) -> None:
+def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick: bool, cycles: int) -> None:
     requests = 100 if quick else 1000
     with httpx.Client(base_url=url, timeout=300) as client:
         corpus.fill(client, "passages", passages, "gpu")
@@ -83,8 +86,10 @@ def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick:
         answers.random_sizes(report, client, port, "passages", passages)
         for candidates in (100, 1000):
             saturation.saturate(report, client, port, "passages", len(passages), candidates)
-        size_bytes, cycles = (200_000_000, 5) if quick else (2_000_000_000, 25)
-        churn.churn(report, client, port, "gpu", size_bytes, cycles)
+        if quick:
+            churn.churn(report, client, port, "gpu", 200_000_000, min(cycles, 5))
+        else:
+            churn.churn(report, client, port, "gpu", 2_000_000_000, cycles)
         for name in ("passages", "on-host"):
             answers.equal_to_library(report, port, name, passages, f"{name}, after the storm")
 
