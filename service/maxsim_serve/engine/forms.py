@@ -30,4 +30,5 @@ def query_dtype(query: NDArray[np.generic], stored: torch.dtype, keep_float32: b
 
 def shared_rows(rows: int) -> int | None:
     """The most rows of the queries that one of so many shares with; None if it goes by itself."""
-    return next((most for most in _SHARED_ROWS if rows <= most), None)
+    few, most = _SHARED_ROWS
+    return few if rows <= few else most if rows <= most else None

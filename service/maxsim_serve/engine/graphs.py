@@ -6,6 +6,7 @@ numbers by documents without a row, which score −∞ and are not looked at.
 """
 
 import time
+from bisect import bisect_left
 
 import torch
 
@@ -58,27 +59,25 @@ class Graphs:
         kind = _kind(request, rounded)
         if kind is None:
             return None
-        asked = self._popularity.ask(kind)
-        graphs = self._graphs.get(kind)
-        if graphs is None:
-            if not self._admitted(asked):
-                return None
-            graphs = self._captured(kind, request)
-            if graphs is None:
-                return None
-        return graphs[slot].launch(request, started)
-
-    def _admitted(self, asked: int) -> bool:
-        """Whether a kind that was asked for so often has a place now; makes one where it must."""
-        if len(self._graphs) < _KEPT:
-            return asked > 1
-        least = min(self._graphs, key=self._popularity.of)
-        if asked <= _TIMES_MORE * self._popularity.of(least) + _MORE:
-            return False
-        del self._graphs[least]
-        return True
+        graphs = self._graphs.get(kind) or self._captured(kind, request)
+        flight = graphs[slot].launch(request, started) if graphs else None
+        # While the device works.
+        self._popularity.ask(kind)
+        return flight
 
     def _captured(self, kind: Kind, request: Request) -> list[Graph] | None:
+        """New graphs, None for a kind that is not to have any now."""
+        if not LongQueries.takes(kind.query_bytes):
+            return None
+        asked = self._popularity.of(kind)
+        if len(self._graphs) < _KEPT:
+            if not asked:
+                return None
+        else:
+            least = min(self._graphs, key=self._popularity.of)
+            if asked <= _TIMES_MORE * self._popularity.of(least) + _MORE:
+                return None
+            del self._graphs[least]
         try:
             graphs = [self._capture(kind, slot, request) for slot in range(self._slots)]
         except torch.OutOfMemoryError:
@@ -99,13 +98,13 @@ def _kind(request: Request, rounded: Rounding) -> Kind | None:
         return None
     part = parts[0]
     count, tokens = len(part.positions), part.tokens
-    pairs = next((most for most in _PAIRS if count <= most), None)
-    if pairs is None or not tokens.is_cuda:
+    if count > _PAIRS[-1] or not tokens.is_cuda:
         return None
+    pairs = _PAIRS[bisect_left(_PAIRS, count)]
     longest = int(part.lengths.max()) if part.longest is None else part.longest
     longest = (1 << max(_LONGEST_BITS, longest.bit_length())) - 1
     rows = shared_rows(len(request.query)) or -(-len(request.query) // STEP) * STEP
-    kind = Kind(
+    return Kind(
         tokens.data_ptr(),
         tokens.dtype,
         tokens.shape[1],
@@ -114,4 +113,3 @@ def _kind(request: Request, rounded: Rounding) -> Kind | None:
         pairs,
         longest,
     )
-    return kind if LongQueries.takes(kind.query_bytes) else None

@@ -17,14 +17,12 @@ class Popularity(Generic[_Thing]):
         self._counts: dict[_Thing, int] = {}
         self._asked = 0
 
-    def ask(self, thing: _Thing) -> int:
-        """Count one more → its count."""
+    def ask(self, thing: _Thing) -> None:
+        """Count one more."""
         self._asked += 1
         if self._asked % self._period == 0:
             self._counts = {one: count // 2 for one, count in self._counts.items() if count > 1}
-        count = self._counts.get(thing, 0) + 1
-        self._counts[thing] = count
-        return count
+        self._counts[thing] = self.of(thing) + 1
 
     def of(self, thing: _Thing) -> int:
         return self._counts.get(thing, 0)
