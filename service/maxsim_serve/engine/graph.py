@@ -7,7 +7,9 @@ the bus before that has begun.
 import time
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import maxsim
 
@@ -25,19 +27,14 @@ _HEAD, _QUERY_LENGTH = 4, 2
 
 
 class Kind(NamedTuple):
-    """What a graph is captured for. `rows` of the query, `pairs` and `longest` are upper bounds."""
+    """What a graph is captured for: a store's tensor, by its id, and what the query is rounded to. `rows` of
+    the query, `pairs` and `longest` are upper bounds."""
 
-    address: int
-    dtype: torch.dtype
-    dim: int
+    tokens_id: int
     query_dtype: torch.dtype
     rows: int
     pairs: int
     longest: int
-
-    @property
-    def query_bytes(self) -> int:
-        return self.rows * self.dim * self.query_dtype.itemsize
 
 
 class Graph:
@@ -59,16 +56,17 @@ class Graph:
         self._slot = slot
         self._query_dtype = kind.query_dtype
         self._long_queries = long_queries if shared_rows(kind.rows) is None else None
-        query_bytes = kind.query_bytes if self._long_queries is None else 0
+        dim = tokens.shape[1]
+        rows_bytes = kind.rows * dim * kind.query_dtype.itemsize
+        query_bytes = rows_bytes if self._long_queries is None else 0
         size_bytes = query_bytes + 8 * (_HEAD + 2 * kind.pairs)
         up = torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=True)
         on_device = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
         down = torch.empty(kind.pairs, dtype=torch.float32, pin_memory=True)
         self.device_bytes = size_bytes
-        self._query = up[:query_bytes].view(kind.query_dtype).view(-1, kind.dim)
-        # NumPy has no bfloat16: its numbers match no query's dtype.
-        numbers = torch.int16 if kind.query_dtype == torch.bfloat16 else kind.query_dtype
-        self._numpy_query = self._query.view(numbers).numpy()
+        self._query = up[:query_bytes].view(kind.query_dtype).view(-1, dim)
+        # Queries are float16 or float32; NumPy has no bfloat16.
+        self._numpy_query = None if kind.query_dtype == torch.bfloat16 else self._query.numpy()
         self._head = up[query_bytes:][: 8 * _HEAD].view(torch.int64).numpy()
         self._starts, self._lengths = up[query_bytes + 8 * _HEAD :].view(torch.int64).view(2, -1).numpy()
         self._scores = down.numpy()
@@ -82,12 +80,12 @@ class Graph:
         queries: torch.Tensor | maxsim.Spans
         places = rows = None
         if self._long_queries is None:
-            rows = on_device[:query_bytes].view(kind.query_dtype).view(kind.rows, kind.dim)
+            rows = on_device[:query_bytes].view(kind.query_dtype).view(kind.rows, dim)
             queries = maxsim.Spans.trusted(rows, head[:1], head[_QUERY_LENGTH:][:1], kind.rows)
         else:
-            rows = queries = torch.zeros(kind.rows, kind.dim, dtype=kind.query_dtype, device=device)
-            self.device_bytes += kind.query_bytes
-            places = self._long_queries.on_device[:, : kind.query_bytes // 8]
+            rows = queries = torch.zeros(kind.rows, dim, dtype=kind.query_dtype, device=device)
+            self.device_bytes += rows_bytes
+            places = self._long_queries.on_device[:, : rows_bytes // 8]
         self.kernel = maxsim.plan(queries, documents).kernel
         maxsim.score(queries, documents)  # what is made at a first launch is not made in a capture
         up_view, down_view = (
@@ -106,8 +104,9 @@ class Graph:
             self._marks[2].record(stream)
             _copy(scores[0].view(torch.int32), down_view.view(torch.int32))
             self._marks[3].record(stream)
+        self.tokens = tokens
         # The graph knows addresses alone.
-        self._held = (up, on_device, rows, down, tokens, scores, up_view, down_view, places)
+        self._held = (up, on_device, rows, down, scores, up_view, down_view, places)
 
     def launch(self, request: Request, started: float) -> "Flight":
         (part,) = request.resolved.parts
@@ -116,7 +115,7 @@ class Graph:
         if self._long_queries is not None:
             self._head[0] = self._long_queries.place(query, self._query_dtype, self._slot)
         else:
-            if query.dtype == self._numpy_query.dtype:
+            if self._numpy_query is not None and query.itemsize == self._numpy_query.itemsize:
                 self._numpy_query[: len(query)] = query
             else:
                 self._query[: len(query)].copy_(torch.from_numpy(query))
@@ -130,23 +129,22 @@ class Graph:
         return Flight(self, request, time.perf_counter() - started)
 
     def wait(self, request: Request, launch_s: float) -> Scored:
-        begin, uploaded, scored, end = self._marks
+        begin, uploaded, computed, end = self._marks
         (part,) = request.resolved.parts
-        # A clock's code has left the caches, and the first reading is slow: it is over before the kernel is.
+        results: list[NDArray[np.float32]] = []
+        stages_s = {"launch": launch_s}
+        moved_bytes = {"up": self.device_bytes, "down": self._scores.nbytes}
+        scored = Scored(results, [(self.kernel, part.tokens.dtype)], stages_s, moved_bytes, graphs=1)
         uploaded.synchronize()
-        stages_s = {"launch": launch_s, "upload": 1e-3 * begin.elapsed_time(uploaded)}
+        stages_s["upload"] = 1e-3 * begin.elapsed_time(uploaded)
+        # All before was done while the device worked, the first reading of a clock with it, the slow one.
         end.synchronize()
-        stages_s["kernel"] = 1e-3 * uploaded.elapsed_time(scored)
-        stages_s["download"] = 1e-3 * scored.elapsed_time(end)
+        stages_s["kernel"] = 1e-3 * uploaded.elapsed_time(computed)
+        stages_s["download"] = 1e-3 * computed.elapsed_time(end)
         # A copy: the buffer is the next request's, and a ranking may outlive that.
         scores = self._scores[: len(part.positions)].copy()
-        return Scored(
-            [by_position(request.resolved.count, [(part, scores)])],
-            [(self.kernel, part.tokens.dtype)],
-            stages_s,
-            {"up": self.device_bytes, "down": self._scores.nbytes},
-            graphs=1,
-        )
+        results.append(by_position(request.resolved.count, [(part, scores)]))
+        return scored
 
 
 class Flight:

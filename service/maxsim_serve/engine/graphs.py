@@ -7,6 +7,7 @@ numbers by documents without a row, which score −∞ and are not looked at.
 
 import time
 from bisect import bisect_left
+from contextlib import suppress
 
 import torch
 
@@ -28,6 +29,9 @@ _KEPT = 64
 _TIMES_MORE, _MORE = 2, 16
 _PERIOD = 2000
 
+# A Kind's values. To make a named tuple takes a request longer than to find its graph.
+_Key = tuple[int, torch.dtype, int, int, int]
+
 
 class Graphs:
     """Captures a graph when its kind of request comes for the second time, in some milliseconds.
@@ -45,8 +49,9 @@ class Graphs:
         self._slots = slots
         self._long_queries = long_queries
         self._pool: torch.cuda._POOL_HANDLE | None = None
-        self._graphs: dict[Kind, list[Graph]] = {}
-        self._popularity: Popularity[Kind] = Popularity(_PERIOD)
+        self._graphs: dict[_Key, list[Graph]] = {}
+        self._stored: dict[int, torch.dtype] = {}  # of the tensors that graphs hold, by their ids
+        self._popularity: Popularity[_Key] = Popularity(_PERIOD)
 
     @property
     def device_bytes(self) -> int:
@@ -56,20 +61,39 @@ class Graphs:
     def launch(self, request: Request, rounded: Rounding, slot: int) -> Flight | None:
         """Enqueue the request, or None where there is no graph for its kind yet, or none can be."""
         started = time.perf_counter()
-        kind = _kind(request, rounded)
-        if kind is None:
+        parts, query = request.resolved.parts, request.query
+        if len(parts) != 1:
             return None
-        graphs = self._graphs.get(kind) or self._captured(kind, request)
+        part = parts[0]
+        tokens, count, longest = part.tokens, len(part.positions), part.longest
+        if count > _PAIRS[-1]:
+            return None
+        stored = self._stored.get(id(tokens))
+        if stored is None:
+            if not tokens.is_cuda:
+                return None
+            stored = tokens.dtype
+        if longest is None:
+            longest = int(part.lengths.max())
+        key = (
+            id(tokens),
+            rounded(query, stored),
+            shared_rows(len(query)) or -(-len(query) // STEP) * STEP,
+            _PAIRS[bisect_left(_PAIRS, count)],
+            (1 << max(_LONGEST_BITS, longest.bit_length())) - 1,
+        )
+        graphs = self._graphs.get(key) or self._captured(key, tokens)
         flight = graphs[slot].launch(request, started) if graphs else None
         # While the device works.
-        self._popularity.ask(kind)
+        self._popularity.ask(key)
         return flight
 
-    def _captured(self, kind: Kind, request: Request) -> list[Graph] | None:
+    def _captured(self, key: _Key, tokens: torch.Tensor) -> list[Graph] | None:
         """New graphs, None for a kind that is not to have any now."""
-        if not LongQueries.takes(kind.query_bytes):
+        kind = Kind(*key)
+        if not LongQueries.takes(kind.rows * tokens.shape[1] * kind.query_dtype.itemsize):
             return None
-        asked = self._popularity.of(kind)
+        asked = self._popularity.of(key)
         if len(self._graphs) < _KEPT:
             if not asked:
                 return None
@@ -78,38 +102,13 @@ class Graphs:
             if asked <= _TIMES_MORE * self._popularity.of(least) + _MORE:
                 return None
             del self._graphs[least]
-        try:
-            graphs = [self._capture(kind, slot, request) for slot in range(self._slots)]
-        except torch.OutOfMemoryError:
-            return None  # there may be room when this kind comes again
-        self._graphs[kind] = graphs
-        return graphs
+        with suppress(torch.OutOfMemoryError):  # there may be room when this kind comes again
+            self._graphs[key] = [self._capture(kind, slot, tokens) for slot in range(self._slots)]
+        held = (graphs[0].tokens for graphs in self._graphs.values())
+        self._stored = {id(tokens): tokens.dtype for tokens in held}
+        return self._graphs.get(key)
 
-    def _capture(self, kind: Kind, slot: int, request: Request) -> Graph:
+    def _capture(self, kind: Kind, slot: int, tokens: torch.Tensor) -> Graph:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        tokens = request.resolved.parts[0].tokens
         return Graph(kind, slot, tokens, self._long_queries, self._device, self._stream, self._pool)
-
-
-def _kind(request: Request, rounded: Rounding) -> Kind | None:
-    parts = request.resolved.parts
-    if len(parts) != 1:
-        return None
-    part = parts[0]
-    count, tokens = len(part.positions), part.tokens
-    if count > _PAIRS[-1] or not tokens.is_cuda:
-        return None
-    pairs = _PAIRS[bisect_left(_PAIRS, count)]
-    longest = int(part.lengths.max()) if part.longest is None else part.longest
-    longest = (1 << max(_LONGEST_BITS, longest.bit_length())) - 1
-    rows = shared_rows(len(request.query)) or -(-len(request.query) // STEP) * STEP
-    return Kind(
-        tokens.data_ptr(),
-        tokens.dtype,
-        tokens.shape[1],
-        rounded(request.query, tokens.dtype),
-        rows,
-        pairs,
-        longest,
-    )

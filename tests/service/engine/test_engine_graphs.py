@@ -1,5 +1,6 @@
 """Which kinds of requests get a graph, and which lose it; the fake is the capture, at the driver's edge."""
 
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +18,8 @@ NOTHING = np.empty(0, np.int64)
 class Captured:
     device_bytes = 10
 
-    def __init__(self, kind):
-        self.kind = kind
+    def __init__(self, kind, tokens):
+        self.kind, self.tokens = kind, tokens
 
     def launch(self, request, started):
         return self.kind
@@ -29,17 +30,22 @@ def graphs(monkeypatch):
     graphs = Graphs(torch.device("cpu"), None, 2, None)
     graphs.captures = []
 
-    def capture(kind, slot, request):
+    def capture(kind, slot, tokens):
         graphs.captures.append(kind)
-        return Captured(kind)
+        return Captured(kind, tokens)
 
     monkeypatch.setattr(graphs, "_capture", capture)
     return graphs
 
 
+@functools.cache
+def store(dim):
+    return SimpleNamespace(is_cuda=True, dtype=torch.float16, shape=(1000, dim))
+
+
 def ask(graphs, rows=32, count=100, length=30, parts=1, slot=0, dim=128):
     """The kind that a request was replayed as, None if it is to be launched plainly."""
-    tokens = SimpleNamespace(is_cuda=True, dtype=torch.float16, shape=(1000, dim), data_ptr=lambda: 4096)
+    tokens = store(dim)
     numbers = np.arange(count)
     part = Part(tokens, numbers, np.full(count, length), numbers)
     resolved = Resolved([part] * parts, count * parts, NOTHING, count * length)
@@ -115,7 +121,7 @@ def test_what_was_asked_for_long_ago_does_not_count_for_ever(graphs):
 def test_without_memory_a_request_is_launched_plainly_and_tried_again(graphs, monkeypatch):
     capture = graphs._capture
 
-    def full(kind, slot, request):
+    def full(kind, slot, tokens):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     ask(graphs, 32)
