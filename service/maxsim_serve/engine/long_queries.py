@@ -1,8 +1,9 @@
 """Pinned memory for long queries: a request's rows are written there once, a graph's kernel fetches them."""
 
+import ctypes
 import weakref
 from collections import deque
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -16,9 +17,11 @@ STEP = 128
 """Long queries are counted in as many rows at a time, the rest of which are zeros: those add exactly 0 to the
 score of a document of finite rows, and a kernel takes no fewer at once."""
 
-_TORCH = {np.dtype(np.float16): torch.float16, np.dtype(np.float32): torch.float32}
+# Queries are float16 or float32; NumPy has no bfloat16.
+_NUMPY_BYTES = {torch.float16: 2, torch.float32: 4}
 _PLACES = 16
 _PLACE_BYTES = 1 << 20
+_Place = ctypes.c_ubyte * _PLACE_BYTES
 
 
 class LongQueries:
@@ -31,8 +34,10 @@ class LongQueries:
         pinned = device.type == "cuda"
         self._places = torch.zeros(own + _PLACES, _PLACE_BYTES, dtype=torch.uint8, pin_memory=pinned)
         self._device = device
+        self._memory = self._places.view(-1).numpy()
         self._free = deque(range(own, own + _PLACES))
-        self._place_of: dict[int, int] = {}  # of the id of a living array
+        # By the ids of living arrays: the place of each, and what tells of its end.
+        self._taken: dict[int, tuple[int, weakref.ref[NDArray[np.generic]]]] = {}
 
     @staticmethod
     def takes(size_bytes: int) -> bool:
@@ -41,32 +46,31 @@ class LongQueries:
     def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic] | None:
         """An array in a place of its own, None where there is none; from any thread."""
         rows, columns = shape
-        step_bytes = -(-rows // STEP) * STEP * columns * dtype.itemsize
+        row_bytes = columns * dtype.itemsize
+        used_bytes, step_bytes = rows * row_bytes, -(-rows // STEP) * STEP * row_bytes
         if not self.takes(step_bytes):
             return None
         try:
             place = self._free.popleft()
         except IndexError:
             return None
-        memory = self._places[place]
-        used_bytes = rows * columns * dtype.itemsize
-        memory[used_bytes:step_bytes] = 0
-        # A view of an array refers to what that is a view of, where it is one itself: not of another array.
-        array = memory[:used_bytes].view(_TORCH[dtype]).view(shape).numpy()
+        memory = _Place.from_buffer(self._memory, place * _PLACE_BYTES)
+        ctypes.memset(ctypes.addressof(memory) + used_bytes, 0, step_bytes - used_bytes)
+        # No view of another array: its own views refer to it.
+        array: NDArray[np.generic] = np.ndarray(shape, dtype, memory)  # type: ignore[arg-type]
         key = id(array)
-        self._place_of[key] = place
-        weakref.finalize(array, self._leave, key).atexit = False
+        self._taken[key] = place, weakref.ref(array, partial(self._leave, key))
         return array
 
-    def _leave(self, key: int) -> None:
-        self._free.append(self._place_of.pop(key))
+    def _leave(self, key: int, _: object) -> None:
+        self._free.append(self._taken.pop(key)[0])
 
     def place(self, query: NDArray[np.generic], dtype: torch.dtype, own: int) -> int:
         """Where the query's rows stand in this dtype: its place, or the launcher's `own`, to which they are
         copied."""
-        place = self._place_of.get(id(query))
-        if place is not None and _TORCH[query.dtype] == dtype:
-            return place
+        taken = self._taken.get(id(query))
+        if taken is not None and query.itemsize == _NUMPY_BYTES.get(dtype):
+            return taken[0]
         source = torch.from_numpy(query)
         rows = self._places[own].view(dtype)
         rows[: source.numel()].view(source.shape).copy_(source)
