@@ -34,7 +34,7 @@ class LongQueries:
         pinned = device.type == "cuda"
         self._places = torch.zeros(own + _PLACES, _PLACE_BYTES, dtype=torch.uint8, pin_memory=pinned)
         self._device = device
-        self._memory = self._places.view(-1).numpy()
+        self._memory = self._places.view(-1).numpy().data
         self._free = deque(range(own, own + _PLACES))
         # By the ids of living arrays: the place of each, and what tells of its end.
         self._taken: dict[int, tuple[int, weakref.ref[NDArray[np.generic]]]] = {}
