@@ -87,6 +87,8 @@ class GpuScorer:
 class _Flight:
     """A batch on its way, in a slot that is free again once it has been waited for."""
 
+    __slots__ = ("_free", "_launched", "_slot")
+
     def __init__(self, launched: Launched, slot: int, free: list[int]) -> None:
         self._launched = launched
         self._slot = slot

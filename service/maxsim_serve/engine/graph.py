@@ -1,8 +1,4 @@
-"""One kind of request as one CUDA graph: upload, kernel, download, between buffers that never move.
-
-Kernels copy, not the copy engine: they read and write pinned memory in place, and have some kilobytes over
-the bus before that has begun.
-"""
+"""One kind of request as one CUDA graph: upload, kernel, download, between buffers that never move."""
 
 import time
 from typing import NamedTuple
@@ -53,6 +49,8 @@ class Graph:
         stream: torch.cuda.Stream,
         pool: torch.cuda._POOL_HANDLE,
     ) -> None:
+        from . import carry  # which imports Triton
+
         self._slot = slot
         self._query_dtype = kind.query_dtype
         self._long_queries = long_queries if shared_rows(kind.rows) is None else None
@@ -71,42 +69,54 @@ class Graph:
         self._starts, self._lengths = up[query_bytes + 8 * _HEAD :].view(torch.int64).view(2, -1).numpy()
         self._scores = down.numpy()
         self._filled = 0
-        self._marks = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(4)]
+        self._end = torch.cuda.Event(external=True)
         self._graph = torch.cuda.CUDAGraph()
 
+        words = on_device.view(torch.int64)
         head = on_device[query_bytes:].view(torch.int64)
         starts, lengths = head[_HEAD:].view(2, -1)
         documents = maxsim.Spans.trusted(tokens, starts, lengths, kind.longest)
         queries: torch.Tensor | maxsim.Spans
-        places = rows = None
+        long_query = None
         if self._long_queries is None:
             rows = on_device[:query_bytes].view(kind.query_dtype).view(kind.rows, dim)
             queries = maxsim.Spans.trusted(rows, head[:1], head[_QUERY_LENGTH:][:1], kind.rows)
         else:
-            rows = queries = torch.zeros(kind.rows, dim, dtype=kind.query_dtype, device=device)
+            queries = torch.zeros(kind.rows, dim, dtype=kind.query_dtype, device=device)
             self.device_bytes += rows_bytes
-            places = self._long_queries.on_device[:, : rows_bytes // 8]
+            long_query = carry.LongQuery(self._long_queries.on_device, 0, queries.view(-1).view(torch.int64))
         self.kernel = maxsim.plan(queries, documents).kernel
-        maxsim.score(queries, documents)  # what is made at a first launch is not made in a capture
-        up_view, down_view = (
-            device_view(up, device).view(torch.int64),
-            device_view(down.view(torch.uint8), device),
+        self._clocks = carry.Clocks(len(words), 0 if long_query is None else len(long_query.rows), kind.pairs)
+        readings = torch.zeros(self._clocks.readings, dtype=torch.int64, pin_memory=True)
+        self._readings = readings.numpy()
+        up_view, down_view, readings_view = (
+            device_view(host.view(torch.uint8), device).view(dtype)
+            for host, dtype in ((up, torch.int64), (down, torch.float32), (readings, torch.int64))
         )
+        # What is made at a first launch is not made in a capture.
+        carry.fetch(up_view, words, readings_view, long_query)
+        carry.deliver(maxsim.score(queries, documents)[0], down_view, readings_view)
         stream.synchronize()
         # Other threads of the service talk to the device meanwhile.
         with torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            self._marks[0].record(stream)
-            _copy(up_view, on_device.view(torch.int64))
-            if places is not None:
-                torch.index_select(places, 0, head[:1], out=rows.view(torch.int64).view(1, -1))
-            self._marks[1].record(stream)
+            carry.fetch(up_view, words, readings_view, long_query)
             scores = maxsim.score(queries, documents)
-            self._marks[2].record(stream)
-            _copy(scores[0].view(torch.int32), down_view.view(torch.int32))
-            self._marks[3].record(stream)
+            carry.deliver(scores[0], down_view, readings_view)
+            self._end.record(stream)
         self.tokens = tokens
         # The graph knows addresses alone.
-        self._held = (up, on_device, rows, down, scores, up_view, down_view, places)
+        self._held = (
+            up,
+            words,
+            queries,
+            long_query,
+            down,
+            readings,
+            scores,
+            up_view,
+            down_view,
+            readings_view,
+        )
 
     def launch(self, request: Request, started: float) -> "Flight":
         (part,) = request.resolved.parts
@@ -129,18 +139,13 @@ class Graph:
         return Flight(self, request, time.perf_counter() - started)
 
     def wait(self, request: Request, launch_s: float) -> Scored:
-        begin, uploaded, computed, end = self._marks
         (part,) = request.resolved.parts
         results: list[NDArray[np.float32]] = []
         stages_s = {"launch": launch_s}
         moved_bytes = {"up": self.device_bytes, "down": self._scores.nbytes}
         scored = Scored(results, [(self.kernel, part.tokens.dtype)], stages_s, moved_bytes, graphs=1)
-        uploaded.synchronize()
-        stages_s["upload"] = 1e-3 * begin.elapsed_time(uploaded)
-        # All before was done while the device worked, the first reading of a clock with it, the slow one.
-        end.synchronize()
-        stages_s["kernel"] = 1e-3 * uploaded.elapsed_time(computed)
-        stages_s["download"] = 1e-3 * computed.elapsed_time(end)
+        self._end.synchronize()  # all before was done while the device worked
+        stages_s |= self._clocks.stages_s(self._readings.tolist())
         # A copy: the buffer is the next request's, and a ranking may outlive that.
         scores = self._scores[: len(part.positions)].copy()
         results.append(by_position(request.resolved.count, [(part, scores)]))
@@ -150,6 +155,8 @@ class Graph:
 class Flight:
     """A request that the device works on; holds what it reads."""
 
+    __slots__ = ("_graph", "_launch_s", "_request")
+
     def __init__(self, graph: Graph, request: Request, launch_s: float) -> None:
         self._graph = graph
         self._request = request
@@ -157,8 +164,3 @@ class Flight:
 
     def wait(self) -> Scored:
         return self._graph.wait(self._request, self._launch_s)
-
-
-def _copy(source: torch.Tensor, out: torch.Tensor) -> None:
-    """By a kernel: `copy_` between what pass for two tensors of one device would take the copy engine."""
-    torch.bitwise_or(source, 0, out=out)

@@ -20,6 +20,7 @@ Int64 = NDArray[np.int64]
 # Of a slot's line. The columns before them are a short id, for the look-up alone.
 SEGMENT, START, LENGTH, GENERATION = range(4, 8)
 
+_INT64 = np.dtype(np.int64)
 _COLUMNS = 8
 _LINE_BYTES = 64
 _FIRST_BUCKETS = 2048
@@ -56,7 +57,7 @@ class Lookup:
     def find(self, asked: list[str], known: list[str], lines: Int64) -> tuple[Int64, int, int, int]:
         """→ (places int64 [2, asked], found, tokens, longest): first rows and lengths of the asked ids, 0
         where an id is not known; how many have a length; sum and maximum of the lengths."""
-        places = np.empty((2, len(asked)), np.int64)
+        places = np.empty((2, len(asked)), _INT64)
         found, tokens, longest = _lookup.find(self._buckets, lines, known, asked, places)
         return places, found, tokens, longest
 

@@ -173,6 +173,8 @@ def test_two_requests_in_flight_do_not_share_a_graphs_buffers(device, query_rows
         for flight, (query, candidates) in zip(flights, requests[first:], strict=False):
             scored = flight.wait()
             assert scored.graphs == 1
+            stages_s = {stage: scored.stages_s[stage] for stage in ("upload", "kernel", "download")}
+            assert min(stages_s.values()) > 0 and sum(stages_s.values()) < 1e-3
             positions, scores = library(query, candidates, torch.float16)
             assert scored.results[0][np.array(positions)].tolist() == scores
 
