@@ -30,7 +30,11 @@ class LongQuery(NamedTuple):
 
 
 class Clocks:
-    """Readings in ns: the beginnings of `fetch` and `deliver`, then the end of each of their programs."""
+    """Readings in ns: the beginnings of `fetch` and `deliver`, then the end of each of their programs.
+
+    Between the two kernels lies the scoring, and waits for launches. What `deliver` has written may be on its
+    way to the host yet when it reads the clock.
+    """
 
     def __init__(self, words: int, row_words: int, pairs: int) -> None:
         self._fetched = 2 + _programs(words) + _programs(row_words)
@@ -98,11 +102,12 @@ def deliver(scores: Tensor, out: Tensor, clocks: Tensor) -> None:
 
 
 def warm_up(device: torch.device) -> None:
-    """Compile both, for the current device."""
-    words = torch.zeros(8, dtype=torch.int64, device=device)
-    fetch(words, words.clone(), words.clone())
-    scores = torch.zeros(8, device=device)
-    deliver(scores, scores.clone(), words)
+    """Compile both. There is one variant of each: no size is a part of it."""
+    with torch.cuda.device(device):
+        words = torch.zeros(8, dtype=torch.int64, device=device)
+        fetch(words, words.clone(), words.clone())
+        scores = torch.zeros(8, device=device)
+        deliver(scores, scores.clone(), words)
 
 
 def _programs(words: int) -> int:

@@ -129,3 +129,11 @@ def test_without_memory_a_request_is_launched_plainly_and_tried_again(graphs, mo
     assert ask(graphs, 32) is None
     monkeypatch.setattr(graphs, "_capture", capture)
     assert ask(graphs, 32) is not None
+
+
+def test_stages_end_with_the_last_of_their_programs():
+    carry = pytest.importorskip("maxsim_serve.engine.carry", reason="needs Triton")
+    clocks = carry.Clocks(words=2049, row_words=1, pairs=1025)  # three programs and one fetch, two deliver
+    readings = [1000, 9000, 1100, 1400, 1200, 1300, 9010, 9020]
+    assert clocks.readings == len(readings)
+    assert clocks.stages_s(readings) == pytest.approx({"upload": 4e-7, "kernel": 7.6e-6, "download": 2e-8})
