@@ -22,7 +22,7 @@ class Popularity(Generic[_Thing]):
         self._asked += 1
         if self._asked % self._period == 0:
             self._counts = {one: count // 2 for one, count in self._counts.items() if count > 1}
-        self._counts[thing] = self.of(thing) + 1
+        self._counts[thing] = self._counts.get(thing, 0) + 1
 
     def of(self, thing: _Thing) -> int:
         return self._counts.get(thing, 0)
