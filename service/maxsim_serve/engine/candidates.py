@@ -17,11 +17,11 @@ from ..store import Collection, Part
 __all__ = ["Candidates", "InlineCandidates", "Resolved", "StoredCandidates", "WholeCollection"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that takes a request longer to make
 class Resolved:
     """Spans to score, `tokens` document rows in all. `count` positions exist; those in no part are missing.
 
-    `ids` names the documents by position where the caller did not (a whole collection).
+    `ids` names the documents by position where the caller did not (a whole collection). Nobody changes it.
     """
 
     parts: Sequence[Part]

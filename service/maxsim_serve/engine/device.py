@@ -109,6 +109,9 @@ def warm_up(device: torch.device, kinds: Iterable[tuple[int, torch.dtype]], metr
         _log.info("compiled %d kernels for %s, widths %s, in %.1f s",
                   warmed.kernels, dtype, sorted(widths), warmed.seconds)  # fmt: skip
     metrics.kernel_compilations.labels("warmup").inc(maxsim.compilations() - before)
+    from . import carry  # which imports Triton
+
+    carry.warm_up(device)
 
 
 def use_kernel_cache(directory: Path | None) -> None:

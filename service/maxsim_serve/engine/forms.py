@@ -17,10 +17,11 @@ _LARGEST_FLOAT16 = 65504.0
 
 
 def query_dtype(query: NDArray[np.generic], stored: torch.dtype, keep_float32: bool) -> torch.dtype:
-    """What a query is rounded to for documents of a dtype; one that float16 cannot hold is kept."""
-    if keep_float32 or stored == torch.float32:
+    """What a float16 or float32 query is rounded to for documents of a dtype; one that float16 cannot hold is
+    kept."""
+    if keep_float32 or stored is torch.float32:
         return torch.float32
-    if stored == torch.float16 and query.dtype != np.float16:
+    if stored is torch.float16 and query.itemsize != 2:
         rows = query.reshape(-1)
         # A sum of squares bounds every value, and takes one pass.
         if not rows.dot(rows) <= _LARGEST_FLOAT16**2 and np.abs(rows).max(initial=0.0) > _LARGEST_FLOAT16:
@@ -30,4 +31,5 @@ def query_dtype(query: NDArray[np.generic], stored: torch.dtype, keep_float32: b
 
 def shared_rows(rows: int) -> int | None:
     """The most rows of the queries that one of so many shares with; None if it goes by itself."""
-    return next((most for most in _SHARED_ROWS if rows <= most), None)
+    few, most = _SHARED_ROWS
+    return few if rows <= few else most if rows <= most else None

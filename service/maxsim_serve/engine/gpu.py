@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 import maxsim
 
 from .batch import Lane
-from .forms import query_dtype
+from .forms import query_dtype, shared_rows
 from .graphs import Graphs
+from .long_queries import LongQueries
 from .scorer import Launched, Request, Scored
 
 __all__ = ["GpuScorer"]
 
 DEPTH = 2
-_LONG_QUERY_BYTES = 64 << 10
 
 
 class GpuScorer:
@@ -36,7 +36,8 @@ class GpuScorer:
         self._keep_float32 = query_dtype == "float32"
         self._stream = torch.cuda.Stream(device)
         self._lanes = [Lane(device, self._stream, self.rounded) for _ in range(DEPTH)]
-        self._graphs = Graphs(device, self._stream, slots=DEPTH)
+        self._long_queries = LongQueries(DEPTH, device)
+        self._graphs = Graphs(device, self._stream, DEPTH, self._long_queries)
         self._free = list(range(DEPTH))
 
     @property
@@ -50,12 +51,9 @@ class GpuScorer:
         self._stream.wait_stream(torch.cuda.default_stream(self.device))
 
     def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """Pinned for a long query: it is copied to the device from there, and not to a buffer before."""
-        size_bytes = shape[0] * shape[1] * dtype.itemsize
-        if size_bytes < _LONG_QUERY_BYTES:
-            return np.empty(shape, dtype)
-        pinned = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-        return pinned.numpy().view(dtype).reshape(shape)
+        """Pinned for a long query: a kernel reads it there."""
+        long = self._long_queries.room(shape, dtype) if shared_rows(shape[0]) is None else None
+        return np.empty(shape, dtype) if long is None else long
 
     def launch(self, requests: Sequence[Request]) -> "_Flight":
         slot = self._free.pop()
@@ -88,6 +86,8 @@ class GpuScorer:
 
 class _Flight:
     """A batch on its way, in a slot that is free again once it has been waited for."""
+
+    __slots__ = ("_free", "_launched", "_slot")
 
     def __init__(self, launched: Launched, slot: int, free: list[int]) -> None:
         self._launched = launched

@@ -28,7 +28,7 @@ class Best(NamedTuple):
     scores: NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as Resolved
 class Scored:
     """`results[i]` of request i: all scores fp32 `[count_i]`, −∞ where missing, or the best already picked.
 

@@ -7,7 +7,7 @@ with Store.open(directory, …) as store:
 """
 
 from .collection import Collection
-from .cuda import SLAB_BYTES, gpu_tiers
+from .cuda import SLAB_BYTES, device_view, gpu_tiers
 from .ingest import Prepared, checked_vectors, normalized
 from .planner import GpuPlan, plan_gpu
 from .resident import Located, Part, Snapshot
@@ -43,6 +43,7 @@ __all__ = [
     "Store",
     "StoredDocument",
     "checked_vectors",
+    "device_view",
     "gpu_tiers",
     "normalized",
     "plan_gpu",

@@ -1,12 +1,13 @@
 /* Where many documents are, by their ids: a hash table whose waits for memory overlap.
  *
  * A look-up in a dict waits for some four lines of memory, one after the other, and for a thousand ids those
- * waits are half a millisecond. Here a block of ids takes each step together and asks memory for the next; and
- * short ids are kept a second time beside each other, since an object of Python's is far from the next.
+ * waits are half a millisecond. Here each id takes one step at a time, and asks memory for what its next one
+ * needs; the ids after it take theirs meanwhile. Short ids are kept a second time, beside where their document
+ * is, since an object of Python's is far from the next.
  *
  * A bucket is empty (-1), or has 31 bits of an id's hash above the 32 of its slot. They are a power of two, at
  * most half of them taken, and probed one after the other. Nothing is taken out: a document that is gone has
- * length 0 in the table, and one that comes again moves its bucket to its new slot.
+ * length 0 in its line, and one that comes again moves its bucket to its new slot.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -14,29 +15,92 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Ids that take a step together. */
-#define BLOCK 64
-/* Of the table of slots; the second and the third are looked up. */
-#define COLUMNS 4
-#define START 1
-#define LENGTH 2
-/* A name is an id's length plus one, then the id; it begins with 0 where an id is longer or not ASCII. */
-#define NAME_BYTES 32
+/* Ids between one step and the next. */
+#define APART 12
+/* A power of two, more than three steps are apart. */
+#define UNDER_WAY 64
+/* An ASCII id of less than 32 characters: those, up to three eights of them from the front and the last few, and
+ * their number plus one in the last byte. That is 0, and all the others, for an id that has no name. */
+struct name {
+    uint64_t words[4];
+};
+#define MOST_NAMED 31
+
+/* A slot's line of memory. */
+struct line {
+    struct name name;
+    int64_t segment, start, length, generation;
+};
 
 struct index {
     int64_t *buckets;
     uint64_t mask;
-    char *names;     /* [slots, NAME_BYTES] */
+    struct line *lines;
     PyObject *known; /* ids by slot */
 };
 
-static int64_t tag_of(int64_t hash) { return hash & 0x7fffffff00000000; }
+/* Of the process: which ids have one hash must not be known to those who choose them. */
+static uint64_t secret[4];
 
-/* An id is in two lines of memory, its length in one, its first bytes in the next. */
-static void prefetch(const PyObject *id) {
-    __builtin_prefetch(id);
-    __builtin_prefetch((const char *)id + 48);
+static uint64_t eight(const char *bytes) {
+    uint64_t word;
+    memcpy(&word, bytes, sizeof word);
+    return word;
 }
+
+static uint64_t fewer_than_eight(const char *bytes, Py_ssize_t length) {
+    if (length >= 4) {
+        uint32_t first, last;
+        memcpy(&first, bytes, sizeof first);
+        memcpy(&last, bytes + length - 4, sizeof last);
+        return first | (uint64_t)last << 32;
+    }
+    uint64_t word = 0;
+    for (Py_ssize_t i = 0; i < length; i++) word = word << 8 | (unsigned char)bytes[i];
+    return word;
+}
+
+/* In registers alone: to read as words what was written as bytes takes longer than all the rest. */
+static struct name name_of(PyObject *id) {
+    struct name name = {{0}};
+    if (!PyUnicode_CheckExact(id) || !PyUnicode_IS_COMPACT_ASCII(id)) return name;
+    const Py_ssize_t length = PyUnicode_GET_LENGTH(id);
+    if (length > MOST_NAMED) return name;
+    const char *bytes = PyUnicode_DATA(id);
+    uint64_t *words = name.words;
+    if (length < 8) {
+        words[0] = fewer_than_eight(bytes, length);
+    } else {
+        words[0] = eight(bytes);
+        words[1] = eight(length < 16 ? bytes + length - 8 : bytes + 8);
+        if (length > 16) words[2] = eight(length < 24 ? bytes + length - 8 : bytes + 16);
+        if (length > 24) words[3] = eight(bytes + length - 8) >> 8 * (32 - length);
+    }
+    words[3] |= (uint64_t)(length + 1) << 56;
+    return name;
+}
+
+static int is_named(const struct name *name) { return name->words[3] != 0; }
+
+static int is_same(const struct name *one, const struct name *other) {
+    return ((one->words[0] ^ other->words[0]) | (one->words[1] ^ other->words[1]) | (one->words[2] ^ other->words[2]) |
+            (one->words[3] ^ other->words[3])) == 0;
+}
+
+static uint64_t folded(uint64_t a, uint64_t b) {
+    const unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* Python's own hash takes four times as long. */
+static uint64_t hash_of(const struct name *name, PyObject *id) {
+    if (!is_named(name)) return PyObject_Hash(id);
+    const uint64_t *words = name->words;
+    return folded(folded(words[0] ^ secret[0], words[1] ^ secret[1]) ^ secret[2],
+                  folded(words[2] ^ secret[2], words[3] ^ secret[3]) ^ secret[0]);
+}
+
+static int64_t tag_of(uint64_t hash) { return hash & 0x7fffffff00000000; }
 
 /* The bucket from `probe` on that is empty or has the tag. */
 static uint64_t candidate(const struct index *index, uint64_t probe, int64_t tag) {
@@ -46,102 +110,100 @@ static uint64_t candidate(const struct index *index, uint64_t probe, int64_t tag
     }
 }
 
-/* The length of an id that has a name, -1 for any other. */
-static Py_ssize_t named_length(PyObject *id) {
-    if (!PyUnicode_CheckExact(id) || !PyUnicode_IS_COMPACT_ASCII(id)) return -1;
-    return PyUnicode_GET_LENGTH(id) < NAME_BYTES ? PyUnicode_GET_LENGTH(id) : -1;
-}
-
-static int is_at(const struct index *index, int64_t slot, PyObject *id) {
-    const char *name = index->names + slot * NAME_BYTES;
-    const Py_ssize_t length = named_length(id);
-    if (length >= 0) return *name == length + 1 && memcmp(name + 1, PyUnicode_DATA(id), length) == 0;
-    return *name == 0 && PyUnicode_Compare(PyList_GET_ITEM(index->known, slot), id) == 0;
+static int is_at(const struct index *index, int64_t slot, const struct name *name, PyObject *id) {
+    if (!is_same(&index->lines[slot].name, name)) return 0;
+    return is_named(name) || PyUnicode_Compare(PyList_GET_ITEM(index->known, slot), id) == 0;
 }
 
 /* The bucket from `probe` on that is empty or the id's own. */
-static uint64_t bucket_of(const struct index *index, uint64_t probe, int64_t tag, PyObject *id) {
+static uint64_t bucket_of(const struct index *index, uint64_t probe, int64_t tag, const struct name *name,
+                          PyObject *id) {
     for (;; probe++) {
         probe = candidate(index, probe, tag);
         const int64_t bucket = index->buckets[probe];
-        if (bucket < 0 || is_at(index, bucket & UINT32_MAX, id)) return probe;
+        if (bucket < 0 || is_at(index, bucket & UINT32_MAX, name, id)) return probe;
     }
 }
 
-/* (buckets int64, names, known ids by slot, first): put the slots from `first` on into their buckets, and their
- * ids into the names. */
+/* (buckets int64, lines, known ids by slot, first): put the slots from `first` on into their buckets, and their
+ * ids into the lines. */
 static PyObject *enter(PyObject *module, PyObject *arguments) {
     (void)module;
-    Py_buffer buckets, names;
+    Py_buffer buckets, lines;
     PyObject *known;
     Py_ssize_t first;
-    if (!PyArg_ParseTuple(arguments, "w*w*O!n", &buckets, &names, &PyList_Type, &known, &first)) return NULL;
-    const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, names.buf, known};
+    if (!PyArg_ParseTuple(arguments, "w*w*O!n", &buckets, &lines, &PyList_Type, &known, &first)) return NULL;
+    const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
     for (Py_ssize_t slot = first; slot < PyList_GET_SIZE(known); slot++) {
         PyObject *id = PyList_GET_ITEM(known, slot);
-        char *name = index.names + slot * NAME_BYTES;
-        const Py_ssize_t length = named_length(id);
-        *name = (char)(length + 1);
-        if (length > 0) memcpy(name + 1, PyUnicode_DATA(id), length);
-        const int64_t hash = PyObject_Hash(id);
-        index.buckets[bucket_of(&index, hash, tag_of(hash), id)] = tag_of(hash) | slot;
+        const struct name name = name_of(id);
+        index.lines[slot].name = name;
+        const uint64_t hash = hash_of(&name, id);
+        index.buckets[bucket_of(&index, hash, tag_of(hash), &name, id)] = tag_of(hash) | slot;
     }
     PyBuffer_Release(&buckets);
-    PyBuffer_Release(&names);
+    PyBuffer_Release(&lines);
     if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
-/* First rows and lengths of at most a block of ids. */
-static void find_block(const struct index *index, const int64_t *table, PyObject *const *asked, Py_ssize_t count,
-                       int64_t *starts, int64_t *lengths) {
-    int64_t hashes[BLOCK];
-    uint64_t probes[BLOCK];
-    for (Py_ssize_t i = 0; i < count; i++) prefetch(asked[i]);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        hashes[i] = PyObject_Hash(asked[i]);
-        __builtin_prefetch(index->buckets + (hashes[i] & index->mask));
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        probes[i] = candidate(index, hashes[i], tag_of(hashes[i]));
-        const int64_t bucket = index->buckets[probes[i]], slot = bucket & UINT32_MAX;
-        if (bucket < 0) continue;
-        __builtin_prefetch(index->names + slot * NAME_BYTES);
-        __builtin_prefetch(table + slot * COLUMNS + START);
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
-        const int64_t bucket = index->buckets[bucket_of(index, probes[i], tag_of(hashes[i]), asked[i])];
-        const int64_t *row = table + (bucket & UINT32_MAX) * COLUMNS;
-        starts[i] = bucket < 0 ? 0 : row[START];
-        lengths[i] = bucket < 0 ? 0 : row[LENGTH];
-    }
-}
-
-/* (buckets, names, known ids, table int64 [slots, 4], asked ids, places int64 [2, asked]) ->
- * (found, tokens, longest): write first rows and lengths of the asked ids as columns, zeros for an id that is not
- * known. Found are those of a length, tokens is the sum of the lengths, longest the largest of them. */
+/* (buckets, lines, known ids, asked ids, places int64 [2, asked]) -> (found, tokens, longest): write first rows
+ * and lengths of the asked ids as columns, zeros for an id that is not known. Found are those of a length, tokens
+ * is the sum of the lengths, longest the largest of them. */
 static PyObject *find(PyObject *module, PyObject *arguments) {
     (void)module;
-    Py_buffer buckets, names, table, places;
+    Py_buffer buckets, lines, places;
     PyObject *known, *asked;
-    if (!PyArg_ParseTuple(arguments, "w*w*O!y*O!w*", &buckets, &names, &PyList_Type, &known, &table, &PyList_Type, &asked,
-                          &places))
+    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked, &places))
         return NULL;
-    const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, names.buf, known};
+    const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
     const Py_ssize_t count = PyList_GET_SIZE(asked);
     int64_t *starts = places.buf, *lengths = starts + count;
-    for (Py_ssize_t first = 0; first < count; first += BLOCK)
-        find_block(&index, table.buf, &PyList_GET_ITEM(asked, first), Py_MIN(count - first, BLOCK), starts + first,
-                   lengths + first);
     long long found = 0, tokens = 0, longest = 0;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        found += lengths[i] > 0;
-        tokens += lengths[i];
-        longest = Py_MAX(longest, lengths[i]);
+    struct {
+        struct name name;
+        uint64_t hash, probe;
+    } under_way[UNDER_WAY];
+    for (Py_ssize_t i = 0; i < count + 3 * APART; i++) {
+        if (i < count) {
+            /* An id is in two lines of memory, its length in one, its first bytes in the next. */
+            const char *id = (const char *)PyList_GET_ITEM(asked, i);
+            __builtin_prefetch(id);
+            __builtin_prefetch(id + 48);
+        }
+        Py_ssize_t n = i - APART;
+        if (n >= 0 && n < count) {
+            PyObject *id = PyList_GET_ITEM(asked, n);
+            const struct name name = name_of(id);
+            const uint64_t hash = hash_of(&name, id);
+            under_way[n % UNDER_WAY].name = name;
+            under_way[n % UNDER_WAY].hash = hash;
+            __builtin_prefetch(index.buckets + (hash & index.mask));
+        }
+        n -= APART;
+        if (n >= 0 && n < count) {
+            const uint64_t hash = under_way[n % UNDER_WAY].hash;
+            const uint64_t probe = candidate(&index, hash, tag_of(hash));
+            under_way[n % UNDER_WAY].probe = probe;
+            const int64_t bucket = index.buckets[probe];
+            if (bucket >= 0) __builtin_prefetch(index.lines + (bucket & UINT32_MAX));
+        }
+        n -= APART;
+        if (n >= 0) {
+            const int64_t tag = tag_of(under_way[n % UNDER_WAY].hash);
+            const uint64_t probe = bucket_of(&index, under_way[n % UNDER_WAY].probe, tag, &under_way[n % UNDER_WAY].name,
+                                             PyList_GET_ITEM(asked, n));
+            const int64_t bucket = index.buckets[probe];
+            const struct line *line = index.lines + (bucket & UINT32_MAX);
+            starts[n] = bucket < 0 ? 0 : line->start;
+            lengths[n] = bucket < 0 ? 0 : line->length;
+            found += lengths[n] > 0;
+            tokens += lengths[n];
+            longest = Py_MAX(longest, lengths[n]);
+        }
     }
     PyBuffer_Release(&buckets);
-    PyBuffer_Release(&names);
-    PyBuffer_Release(&table);
+    PyBuffer_Release(&lines);
     PyBuffer_Release(&places);
     return PyErr_Occurred() ? NULL : Py_BuildValue("LLL", found, tokens, longest);
 }
@@ -152,6 +214,21 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_lookup", .m_size = 0, .m_methods = methods};
+/* The secret is made of hashes, which Python's own secret is in. */
+static int start(PyObject *module) {
+    (void)module;
+    for (int i = 0; i < 4; i++) {
+        PyObject *text = PyUnicode_FromFormat("maxsim %d", i);
+        if (text == NULL) return -1;
+        secret[i] = (uint64_t)PyObject_Hash(text) | 1;
+        Py_DECREF(text);
+    }
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_lookup", .m_size = 0, .m_methods = methods, .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__lookup(void) { return PyModuleDef_Init(&definition); }

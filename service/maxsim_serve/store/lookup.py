@@ -1,6 +1,7 @@
 """The compiled look-up of many ids at once, where `_lookup.c` was built; a dict does the same without it."""
 
-from typing import NamedTuple, TypeVar
+import mmap
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,62 +13,73 @@ except ImportError:
 else:
     compiled = True
 
-__all__ = ["GENERATION", "LENGTH", "SEGMENT", "START", "Lookup", "Places", "cached_rows", "compiled"]
+__all__ = ["GENERATION", "LENGTH", "SEGMENT", "START", "Lookup", "compiled", "slot_lines"]
 
 Int64 = NDArray[np.int64]
-SEGMENT, START, LENGTH, GENERATION = range(4)
-_FIRST_BUCKETS = 2048
-_NAME_BYTES = 32
+
+# Of a slot's line. The columns before them are a short id, for the look-up alone.
+SEGMENT, START, LENGTH, GENERATION = range(4, 8)
+
+_INT64 = np.dtype(np.int64)
+_COLUMNS = 8
 _LINE_BYTES = 64
+_FIRST_BUCKETS = 2048
+# Arrays of this size and more are given huge pages: a thousand places in small ones are as many walks through
+# the page table.
+_LARGE_BYTES = 256 << 10
+_HUGE_PAGE_BYTES = 2 << 20
+_MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
-_Number = TypeVar("_Number", bound=np.generic)
-
-
-def cached_rows(rows: int, columns: int, dtype: type[_Number]) -> NDArray[_Number]:
-    """Zeros [rows, columns] of 32 bytes a row, each in one line of the cache and not in two."""
-    row_bytes = columns * np.dtype(dtype).itemsize
-    room = np.zeros(rows * row_bytes + _LINE_BYTES, np.uint8)
-    first = -room.ctypes.data % _LINE_BYTES
-    return room[first : first + rows * row_bytes].view(dtype).reshape(rows, columns)
-
-
-class Places(NamedTuple):
-    """Where documents are: `starts` and `lengths` int64 [n], first row and number of rows of each.
-
-    `found` of them have a length; the others are not stored. `tokens` is the sum of the lengths, `longest`
-    the largest, None where nobody has looked.
-    """
-
-    starts: Int64
-    lengths: Int64
-    found: int
-    tokens: int
-    longest: int | None = None
+def slot_lines(slots: int) -> Int64:
+    """Zeros int64 [slots, 8], each row one line of the cache."""
+    return _zeros(slots * _COLUMNS).reshape(slots, _COLUMNS)
 
 
 class Lookup:
     """A hash table over the ids by slot. It follows them: whoever changes them tells `enter`."""
 
     def __init__(self) -> None:
-        self._buckets: Int64 = np.full(_FIRST_BUCKETS, -1, np.int64)
-        self._names = cached_rows(_FIRST_BUCKETS // 2, _NAME_BYTES, np.uint8)
+        self._buckets = _empty_buckets(_FIRST_BUCKETS)
 
-    def enter(self, known: list[str], first: int) -> None:
+    def enter(self, known: list[str], lines: Int64, first: int) -> None:
         """The slots from `first` on are new; from 0 on, all that were before are forgotten.
 
-        An id that stands in an older slot, too, is found in the new one.
+        Writes the ids into their lines. An id that stands in an older slot, too, is found in the new one.
         """
-        if first == 0 or 2 * len(known) > len(self._buckets):
-            buckets = len(self._buckets)
-            while 2 * len(known) > buckets:
-                buckets *= 2
-            self._buckets, first = np.full(buckets, -1, np.int64), 0
-            self._names = cached_rows(buckets // 2, _NAME_BYTES, np.uint8)
-        _lookup.enter(self._buckets, self._names, known, first)
+        buckets = len(self._buckets)
+        while 2 * len(known) > buckets:
+            buckets *= 2
+        if first == 0 or buckets > len(self._buckets):
+            self._buckets, first = _empty_buckets(buckets), 0
+        _lookup.enter(self._buckets, lines, known, first)
 
-    def places(self, asked: list[str], known: list[str], table: Int64) -> Places:
-        """Where the asked ids are, by table [slots, 4]; an id that is not known has length 0."""
-        columns = np.empty((2, len(asked)), np.int64)
-        found, tokens, longest = _lookup.find(self._buckets, self._names, known, table, asked, columns)
-        return Places(columns[0], columns[1], found, tokens, longest)
+    def find(self, asked: list[str], known: list[str], lines: Int64) -> tuple[Int64, int, int, int]:
+        """→ (places int64 [2, asked], found, tokens, longest): first rows and lengths of the asked ids, 0
+        where an id is not known; how many have a length; sum and maximum of the lengths."""
+        places = np.empty((2, len(asked)), _INT64)
+        found, tokens, longest = _lookup.find(self._buckets, lines, known, asked, places)
+        return places, found, tokens, longest
+
+
+def _empty_buckets(count: int) -> Int64:
+    buckets = _zeros(count)
+    buckets.fill(-1)
+    return buckets
+
+
+def _zeros(count: int) -> Int64:
+    """int64 [count], from the beginning of a line of the cache on."""
+    size_bytes = count * 8
+    if size_bytes < _LARGE_BYTES or _MADV_HUGEPAGE is None:
+        room, page_bytes = np.zeros(size_bytes + _LINE_BYTES, np.uint8), _LINE_BYTES
+    else:
+        # The last huge page is whole, and addresses before the first cost nothing.
+        whole_bytes = -(-size_bytes // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, whole_bytes + _HUGE_PAGE_BYTES, flags=flags)
+        with suppress(OSError):  # a kernel without huge pages
+            pages.madvise(_MADV_HUGEPAGE)
+        room, page_bytes = np.frombuffer(pages, np.uint8), _HUGE_PAGE_BYTES
+    first = -room.ctypes.data % page_bytes
+    return room[first : first + size_bytes].view(np.int64)

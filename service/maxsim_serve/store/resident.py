@@ -1,6 +1,6 @@
 """Where every live document's rows are: the id map, and snapshots of it for readers.
 
-A document has a slot; slots are in the order of insertion, and an update keeps its slot. A slot is a row of
+A document has a slot; slots are in the order of insertion, and an update keeps its slot. A slot is a line of
 one int64 table. Readers copy the slots they want under a short lock; the token rows those point to are never
 written again, so what a reader got stays true for as long as it holds it.
 """
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .lookup import GENERATION, LENGTH, SEGMENT, START, Lookup, Places, cached_rows, compiled
+from .lookup import GENERATION, LENGTH, SEGMENT, START, Lookup, compiled, slot_lines
 from .memory import Bytes
 from .tier import Table
 
@@ -82,7 +82,7 @@ class ResidentIndex:
         self._slot_of: dict[str, int] = {}
         self._ids: list[str] = []  # by slot; a dead slot keeps its id and has length 0
         self._lookup = Lookup() if compiled else None
-        self._table: Int64 = cached_rows(_FIRST_CAPACITY, 4, np.int64)
+        self._lines = slot_lines(_FIRST_CAPACITY)
         self._lease: object = None  # of the rows of all slots; replaced, never changed
         self._snapshot: Snapshot | None = None
         self._version = 0
@@ -94,8 +94,9 @@ class ResidentIndex:
 
     def locate(self, ids: Sequence[str]) -> Located:
         with self._lock:
-            places, rows, lease = self._places(ids), self._rows, self._lease
-        starts, lengths, found, tokens, longest = places
+            places, found, tokens, longest = self._find(ids)
+            rows, lease = self._rows, self._lease
+        starts, lengths = places[0], places[1]  # to unpack an array takes ten times as long
         if found == len(ids) <= len(_NUMBERS):
             positions, missing = _NUMBERS[:found], _NOTHING
         else:
@@ -103,14 +104,15 @@ class ResidentIndex:
             starts, lengths = starts[positions], lengths[positions]
         if not found:
             return Located([], missing, tokens)
-        return Located([_part(rows, starts, lengths, positions, lease, longest)], missing, tokens)
+        part = Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease, longest)
+        return Located([part], missing, tokens)
 
     def spot(self, id: str) -> Spot | None:
         with self._lock:
             slot = self._slot_of.get(id)
             if slot is None:
                 return None
-            _segment, start, length, generation = self._table[slot].tolist()
+            _segment, start, length, generation = self._lines[slot, SEGMENT:].tolist()
             rows, lease = self._rows, self._lease
         return Spot(rows.read(start, length), generation, lease)
 
@@ -118,13 +120,14 @@ class ResidentIndex:
         with self._lock:
             if self._snapshot is not None:
                 return self._snapshot
-            ids, table, version = self._ids.copy(), self._used().copy(), self._version
+            ids, version = self._ids.copy(), self._version
+            starts, lengths = self._used()[:, START].copy(), self._used()[:, LENGTH].copy()
             rows, lease = self._rows, self._lease
-        live = np.flatnonzero(table[:, LENGTH])
+        live = np.flatnonzero(lengths)
         if len(live) < len(ids):
-            ids, table = [ids[slot] for slot in live.tolist()], table.take(live, axis=0)
-        starts, lengths = table[:, START].copy(), table[:, LENGTH].copy()
-        parts = [_part(rows, starts, lengths, np.arange(len(ids)), lease)] if ids else []
+            ids, starts, lengths = [ids[slot] for slot in live.tolist()], starts[live], lengths[live]
+        part = Part(rows.tokens, starts, lengths, np.arange(len(ids)), rows.host_tokens, lease)
+        parts = [part] if ids else []
         snapshot = Snapshot(ids, parts, int(lengths.sum()))
         with self._lock:
             if version == self._version:
@@ -137,10 +140,10 @@ class ResidentIndex:
 
     def in_segment(self, segment: int) -> tuple[list[str], Int64, Int64]:
         """Ids, first rows and lengths of the live documents of a segment, in row order. For the writer."""
-        table = self._used()
-        slots = np.flatnonzero((table[:, SEGMENT] == segment) & (table[:, LENGTH] > 0))
-        slots = slots[np.argsort(table[slots, START])]
-        return [self._ids[slot] for slot in slots.tolist()], table[slots, START], table[slots, LENGTH]
+        lines = self._used()
+        slots = np.flatnonzero((lines[:, SEGMENT] == segment) & (lines[:, LENGTH] > 0))
+        slots = slots[np.argsort(lines[slots, START])]
+        return [self._ids[slot] for slot in slots.tolist()], lines[slots, START], lines[slots, LENGTH]
 
     # Writing. Each call is seen by readers wholly or not at all, and returns the segments and lengths
     # of the documents whose rows it left dead.
@@ -158,13 +161,13 @@ class ResidentIndex:
         with self._lock:
             used = len(self._ids)
             fresh = [id for id in ids if id not in self._slot_of]
+            self._grow(used + len(fresh))
             self._slot_of.update(zip(fresh, range(used, used + len(fresh)), strict=True))
             self._ids.extend(fresh)
             self._enter(used)
-            self._grow(len(self._ids))
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
-            old = self._table[slots[slots < used]]
-            self._table[slots] = np.stack((segments, starts, lengths, generations), axis=1)
+            old = self._lines[slots[slots < used]]
+            self._lines[slots, SEGMENT:] = np.stack((segments, starts, lengths, generations), axis=1)
             self._publish(lease)
         return old[:, SEGMENT], old[:, LENGTH]
 
@@ -172,8 +175,8 @@ class ResidentIndex:
         """Every id must be there."""
         with self._lock:
             slots = np.fromiter(map(self._slot_of.pop, ids), np.int64, len(ids))
-            old = self._table[slots]
-            self._table[slots, LENGTH] = 0
+            old = self._lines[slots]
+            self._lines[slots, LENGTH] = 0
             if len(self._ids) > 2 * len(self._slot_of) + _FIRST_CAPACITY:
                 self._squeeze()
             self._publish(self._lease)
@@ -183,8 +186,8 @@ class ResidentIndex:
         """The same rows stand somewhere else now. Every id must be there."""
         with self._lock:
             slots = np.fromiter(map(self._slot_of.__getitem__, ids), np.int64, len(ids))
-            old = self._table[slots]
-            self._table[slots, SEGMENT], self._table[slots, START] = segments, starts
+            old = self._lines[slots]
+            self._lines[slots, SEGMENT], self._lines[slots, START] = segments, starts
             self._publish(lease)
         return old[:, SEGMENT], old[:, LENGTH]
 
@@ -192,7 +195,7 @@ class ResidentIndex:
         """All rows stand in another table now; `there` turns rows [n] of this one into those of the other."""
         with self._lock:
             live = np.flatnonzero(self._used()[:, LENGTH])
-            self._table[live, START] = there(self._table[live, START])
+            self._lines[live, START] = there(self._lines[live, START])
             self._rows = table
             self._publish(lease)
 
@@ -209,19 +212,21 @@ class ResidentIndex:
     # All below: with the lock held, or by the one writer.
 
     def _used(self) -> Int64:
-        return self._table[: len(self._ids)]
+        return self._lines[: len(self._ids)]
 
-    def _places(self, ids: Sequence[str]) -> Places:
+    def _find(self, ids: Sequence[str]) -> tuple[Int64, int, int, int]:
+        """As Lookup.find."""
         if self._lookup is not None:
-            return self._lookup.places(ids if isinstance(ids, list) else list(ids), self._ids, self._table)
+            return self._lookup.find(ids if isinstance(ids, list) else list(ids), self._ids, self._lines)
         slots = np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64, len(ids))
-        starts, lengths = self._table[:, START:GENERATION].take(slots, axis=0, mode="wrap").T.copy()
-        starts[slots < 0] = lengths[slots < 0] = 0
-        return Places(starts, lengths, int(np.count_nonzero(lengths)), int(lengths.sum()))
+        places = self._lines[:, START:GENERATION].take(slots, axis=0, mode="wrap").T.copy()
+        places[:, slots < 0] = 0
+        lengths = places[1]
+        return places, int(np.count_nonzero(lengths)), int(lengths.sum()), int(lengths.max(initial=0))
 
     def _enter(self, first: int) -> None:
         if self._lookup is not None:
-            self._lookup.enter(self._ids, first)
+            self._lookup.enter(self._ids, self._lines, first)
 
     def _publish(self, lease: object) -> None:
         self._lease = lease
@@ -229,27 +234,15 @@ class ResidentIndex:
         self._snapshot = None
 
     def _grow(self, slots: int) -> None:
-        capacity = len(self._table)
+        capacity = len(self._lines)
         if slots > capacity:
-            table = cached_rows(max(slots, 2 * capacity), 4, np.int64)
-            table[:capacity] = self._table
-            self._table = table
+            lines = slot_lines(max(slots, 2 * capacity))
+            lines[:capacity] = self._lines
+            self._lines = lines
 
     def _squeeze(self) -> None:
         live = np.flatnonzero(self._used()[:, LENGTH])
-        table = cached_rows(len(live), 4, np.int64)
-        self._table = self._table.take(live, axis=0, out=table)
+        self._lines = self._lines.take(live, axis=0, out=slot_lines(len(live)))
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
         self._enter(0)
-
-
-def _part(
-    rows: Table,
-    starts: Int64,
-    lengths: Int64,
-    positions: Int64,
-    lease: object,
-    longest: int | None = None,
-) -> Part:
-    return Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease, longest)

@@ -125,8 +125,9 @@ def test_alone_and_among_64_the_answers_are_the_librarys_bit_for_bit(device, dty
     assert batches is not None and batches < 12 + 3 * 64
 
 
+@pytest.mark.parametrize("given", [np.float16, np.float32])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
-def test_a_graph_answers_as_plain_launches_do_whatever_came_before(device, dtype):
+def test_a_graph_answers_as_plain_launches_do_whatever_came_before(device, dtype, given):
     rows = make_rows(device, dtype, shortest=256)  # of one class of lengths, however few are asked for
     generator = torch.Generator().manual_seed(8)
     rng = np.random.default_rng(3)
@@ -135,7 +136,7 @@ def test_a_graph_answers_as_plain_launches_do_whatever_came_before(device, dtype
     lengths = [32, 7, 20, 64, 33, 1, 32, 90, 90, 300, 17, 32, 90] * 4
     asked = [
         (
-            rng.standard_normal((length, DIM), dtype=np.float32),
+            rng.standard_normal((length, DIM), dtype=np.float32).astype(given),
             rows.of(torch.randint(0, 4000, (count,), generator=generator)),
         )
         for count, length in zip(counts, lengths, strict=True)
@@ -152,14 +153,16 @@ def test_a_graph_answers_as_plain_launches_do_whatever_came_before(device, dtype
     assert metrics.registry.get_sample_value("maxsim_graph_replays_total") == len(asked) - 4 - 9
 
 
-def test_two_requests_in_flight_do_not_share_a_graphs_buffers(device):
+@pytest.mark.parametrize("query_rows", [32, 1000])
+def test_two_requests_in_flight_do_not_share_a_graphs_buffers(device, query_rows):
     rows = make_rows(device, torch.float16)
     scorer = make_scorer(device, "stored", 0, Metrics())
     scorer.bind()
     requests = []
     for seed, count in enumerate((1000, 600, 900, 513)):
         chosen = torch.randint(0, 4000, (count,), generator=torch.Generator().manual_seed(seed))
-        query = np.random.default_rng(seed).standard_normal((32, DIM), dtype=np.float32)
+        query = scorer.room((query_rows - seed, DIM), np.dtype(np.float16))
+        query[:] = np.random.default_rng(seed).standard_normal(query.shape)
         requests.append((query, rows.of(chosen)))
     launched = [
         Request(query, candidates.resolve(), len(candidates.chosen)) for query, candidates in requests
@@ -170,6 +173,8 @@ def test_two_requests_in_flight_do_not_share_a_graphs_buffers(device):
         for flight, (query, candidates) in zip(flights, requests[first:], strict=False):
             scored = flight.wait()
             assert scored.graphs == 1
+            stages_s = {stage: scored.stages_s[stage] for stage in ("upload", "kernel", "download")}
+            assert min(stages_s.values()) > 0 and sum(stages_s.values()) < 1e-3
             positions, scores = library(query, candidates, torch.float16)
             assert scored.results[0][np.array(positions)].tolist() == scores
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from maxsim_serve.store import lookup, resident
-from maxsim_serve.store.lookup import Lookup
+from maxsim_serve.store.lookup import LENGTH, START, Lookup, slot_lines
 from maxsim_serve.store.resident import ResidentIndex
 from maxsim_serve.store.tier import host_tier
 
@@ -83,14 +83,23 @@ def test_slots_that_were_squeezed_are_found_in_their_new_places(index):
 
 
 def test_ids_of_every_form_are_found_and_told_apart(index):
-    lengths = [0, 1, 15, 16, 29, 30, 31, 32, 33, 63, 1024]
-    ids = [letter * length for letter in ("a", "b", "é", "\u4e2d", "\U0001f600") for length in lengths[1:]]
+    lengths = [*range(1, 34), 63, 1024]
+    ids = [letter * length for letter in ("a", "b", "é", "\u4e2d", "\U0001f600") for length in lengths]
     ids += ["", "a" * 30 + "b", "a" * 31 + "b", "a" * 32 + "b", "a\0", "a\0\0", "\0"]
     upsert(index, ids)
     assert sorted(found(index, ids)) == list(range(len(ids)))
     places = found(index, ids)
     assert len({start for start, _ in places.values()}) == len(ids)
-    assert found(index, ["c", "a" * 14, "a" * 34, "a" * 29 + "c", "é" * 2, "a\0b", "\0\0"]) == {}
+    assert found(index, ["c", "a" * 34, "a" * 29 + "c", "aé", "a\0b", "\0\0"]) == {}
+
+
+@pytest.mark.parametrize("length", [*range(1, 34)], ids="L{}".format)
+def test_every_character_of_an_id_tells(index, length):
+    id = "abcdefghijklmnopqrstuvwxyzABCDEFG"[:length]
+    upsert(index, [id])
+    others = [id[:i] + other + id[i + 1 :] for i in range(length) for other in "\0~é"]
+    others += [id[:-1], id + "\0", *(id[:i] + id[i + 1 :] for i in range(length)), id + id[-1]]
+    assert found(index, [id, *others]) == {0: (0, 1)}
 
 
 def test_nothing_is_left_after_clear(index):
@@ -108,19 +117,21 @@ def test_ids_of_one_hash_are_told_apart():
             return 2**40 + 2047  # the last bucket: the next is the first
 
     ids = [Clash(f"id-{i}") for i in range(70)]
-    table = np.arange(4 * 70).reshape(70, 4)
+    lines = slot_lines(70)
+    lines[:] = np.arange(8 * 70).reshape(70, 8)
     one = Lookup()
-    one.enter(ids, 0)
-    places = one.places([*reversed(ids), Clash("other")], ids, table)
-    np.testing.assert_array_equal(places.starts[:70], table[::-1, 1])
-    np.testing.assert_array_equal(places.lengths[:70], table[::-1, 2])
-    assert (places.starts[70], places.lengths[70]) == (0, 0)
-    assert (places.found, places.tokens) == (70, table[:, 2].sum())
+    one.enter(ids, lines, 0)
+    (starts, lengths), *counted = one.find([*reversed(ids), Clash("other")], ids, lines)
+    np.testing.assert_array_equal(starts[:70], lines[::-1, START])
+    np.testing.assert_array_equal(lengths[:70], lines[::-1, LENGTH])
+    assert (starts[70], lengths[70]) == (0, 0)
+    assert counted == [70, lines[:, LENGTH].sum(), lines[:, LENGTH].max()]
 
 
 @needs_compiled
 def test_what_is_no_id_is_an_error():
     one = Lookup()
-    one.enter(["1"], 0)
+    lines = slot_lines(1)
+    one.enter(["1"], lines, 0)
     with pytest.raises(TypeError):
-        one.places([["unhashable"]], ["1"], np.ones((1, 4), np.int64))
+        one.find([["unhashable"]], ["1"], lines)
