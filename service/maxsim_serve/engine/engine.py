@@ -21,6 +21,7 @@ __all__ = ["Engine"]
 
 # The service warms this width up, whatever is stored.
 _PROBE_DIM = 128
+_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
 class Engine:
@@ -91,10 +92,9 @@ class Engine:
             )
         if candidates.normalize:
             query = normalized(query, field="query")
-        # Halves stay as they are: a GPU wants them so.
-        dtype = np.dtype(np.float16 if query.dtype == np.float16 else np.float32)
-        rows = self._scorer.room((query.shape[0], query.shape[1]), dtype)
-        np.copyto(rows, query, casting="unsafe")  # int8 and float64 become float32
+        # Halves stay as they are: a GPU wants them so. int8 and float64 become float32.
+        rows = self._scorer.room(query.shape, _HALF if query.dtype == _HALF else _SINGLE)
+        rows[...] = query
         job = Job(
             query=rows,
             candidates=candidates,

@@ -131,11 +131,12 @@ class Runner:
             work = self._next(wait=False)
             if work is None:
                 break
-            if _tokens(work) >= large_tokens:
+            more_tokens = _tokens(work)
+            if more_tokens >= large_tokens:
                 self._held = work
                 break
             batch.append(work)
-            tokens += _tokens(work)
+            tokens += more_tokens
         return batch
 
     def _launch(self, batch: Sequence[Work]) -> "_Flight":

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,22 +19,31 @@ __all__ = ["batching", "memory"]
 
 _CROWD = 64
 _NOTHING = np.empty(0, np.int64)
+_NUMBERS = np.arange(10_000)
 
 
 @dataclass(frozen=True)
 class _Resident(Candidates):
-    """Documents of a corpus that is on the device, by number."""
+    """Documents of a corpus that is on the device, by number: the look-up reads where each of them is, as the
+    store's does, but need not find its id first. What the store's adds up on its way is known here."""
 
     tokens: torch.Tensor
     corpus: Corpus
     chosen: NDArray[np.int64]
+    rows: int
+    longest: int
     normalize: bool = False
     dim: int = DIM
 
+    @classmethod
+    def of(cls, tokens: torch.Tensor, corpus: Corpus, chosen: NDArray[np.int64]) -> "_Resident":
+        lengths = corpus.lengths[chosen]
+        return cls(tokens, corpus, chosen, int(lengths.sum()), int(lengths.max()))
+
     def resolve(self) -> Resolved:
-        starts, lengths = self.corpus.starts[self.chosen], self.corpus.lengths[self.chosen]
-        part = Part(self.tokens, starts, lengths, np.arange(len(starts)))
-        return Resolved([part], len(starts), _NOTHING, int(lengths.sum()))
+        starts, lengths = self.corpus.starts.take(self.chosen), self.corpus.lengths.take(self.chosen)
+        part = Part(self.tokens, starts, lengths, _NUMBERS[: len(starts)], longest=self.longest)
+        return Resolved([part], len(starts), _NOTHING, self.rows)
 
 
 def batching(report: Report, corpus: Corpus, requests: int) -> None:
@@ -78,13 +87,13 @@ def _asked(
     corpus: Corpus, requests: int, candidates: tuple[int, int], rows: tuple[int, int]
 ) -> list[tuple[NDArray[np.float16], _Resident]]:
     rng = np.random.default_rng(9)
-    first = _Resident(torch.from_numpy(corpus.tokens).cuda(), corpus, _NOTHING)
+    tokens = torch.from_numpy(corpus.tokens).cuda()
     counts = rng.integers(candidates[0], candidates[1] + 1, requests)
     lengths = rng.integers(rows[0], rows[1] + 1, requests)
     return [
         (
             rng.standard_normal((int(length), DIM)).astype(np.float16),
-            replace(first, chosen=rng.integers(0, len(corpus), int(count))),
+            _Resident.of(tokens, corpus, rng.integers(0, len(corpus), int(count))),
         )
         for count, length in zip(counts, lengths, strict=True)
     ]
