@@ -1,4 +1,4 @@
-"""A batch's one upload and what becomes of its scores; fakes are pinned memory and events, at the driver's edge."""
+"""What a batch uploads, and what becomes of its scores; only pinned memory and events are faked."""
 
 import numpy as np
 import pytest
