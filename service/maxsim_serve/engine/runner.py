@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import maxsim
 
 from ..errors import DeviceLost, OutOfMemory
-from ..metrics import DEVICE_STAGES, STAGES, Metrics
+from ..metrics import DEVICE_STAGES, Metrics
 from .faults import is_device_lost, is_out_of_memory
 from .job import Job, Ranking, deliver
 from .queue import JobQueue
@@ -50,7 +50,6 @@ class Runner:
         self._held: Work | None = None  # the next one, taken from the queue already
         self._last_success = time.perf_counter()
         self._compilations = maxsim.compilations()
-        self._stages = {stage: metrics.stage_duration.labels(stage) for stage in STAGES}
         self._thread = threading.Thread(target=self._run, name="maxsim-engine", daemon=True)
 
     def start(self) -> None:
@@ -206,7 +205,7 @@ class Runner:
         self._metrics.batch_requests.observe(len(batch))
         self._metrics.batch_pairs.observe(sum(work.resolved.count for work in batch))
         for stage, seconds in scored.stages_s.items():  # of the whole batch, and counted once
-            self._stages[stage].observe(seconds)
+            self._metrics.stage_of(stage).observe(seconds)
         self._metrics.stream_busy.inc(sum(scored.stages_s.get(stage, 0.0) for stage in DEVICE_STAGES))
         for direction, moved_bytes in scored.moved_bytes.items():
             self._metrics.stream_bytes.labels(direction).inc(moved_bytes)
@@ -218,7 +217,7 @@ class Runner:
         for kernel, dtype in scored.launches:
             self._metrics.kernel_launches.labels(kernel, str(dtype).removeprefix("torch.")).inc()
         for stage in batch[0].timings_s.keys() - scored.stages_s.keys():
-            self._stages[stage].observe_all([work.timings_s[stage] for work in batch])
+            self._metrics.stage_of(stage).observe_all([work.timings_s[stage] for work in batch])
         self._metrics.rerank_candidates.observe_all([work.resolved.count for work in batch])
         self._metrics.missing_ids.inc(sum(len(work.resolved.missing) for work in batch))
 
