@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import uvloop
 from numpy.typing import NDArray
 
 from ...engine import Candidates, Engine, Ranking, Scorer, make_scorer, warm_up
@@ -46,6 +48,9 @@ class _Resident(Candidates):
         return Resolved([part], len(starts), _NOTHING, self.rows)
 
 
+_Asked = tuple[NDArray[np.float16], _Resident]
+
+
 def batching(report: Report, corpus: Corpus, requests: int) -> None:
     """Requests a second with 64 under way, batched and one by one."""
     metrics = Metrics()
@@ -54,9 +59,9 @@ def batching(report: Report, corpus: Corpus, requests: int) -> None:
         asked = _asked(corpus, requests, (candidates, candidates), (32, 32))
         per_s = {}
         for name, max_batch_tokens in (("batched", 2_000_000), ("one by one", 1)):
-            asyncio.run(_run(scorer, metrics, max_batch_tokens, asked[: requests // 4]))
+            _serve(scorer, metrics, max_batch_tokens, asked[: requests // 4])
             started = time.perf_counter()
-            asyncio.run(_run(scorer, metrics, max_batch_tokens, asked))
+            _serve(scorer, metrics, max_batch_tokens, asked)
             per_s[name] = len(asked) / (time.perf_counter() - started)
             report.add(f"engine, {candidates:,} candidates, {name}", per_s[name], "1/s")
         gain = per_s["batched"] / per_s["one by one"]
@@ -70,7 +75,7 @@ def memory(report: Report, corpus: Corpus, requests: int) -> None:
     asked = _asked(corpus, 400, (1, 2500), (1, 300))
     spare_bytes = []
     for _ in range(requests // len(asked)):
-        asyncio.run(_run(scorer, metrics, 2_000_000, asked))
+        _serve(scorer, metrics, 2_000_000, asked)
         spare_bytes.append(torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
     half = spare_bytes[len(spare_bytes) // 2 - 1]
     report.add(f"allocator: reserved and unused after {requests:,} requests", spare_bytes[-1] / 1e6, "MB")
@@ -83,9 +88,7 @@ def _scorer(metrics: Metrics) -> Scorer:
     return make_scorer(device, "stored", 0, metrics)
 
 
-def _asked(
-    corpus: Corpus, requests: int, candidates: tuple[int, int], rows: tuple[int, int]
-) -> list[tuple[NDArray[np.float16], _Resident]]:
+def _asked(corpus: Corpus, requests: int, candidates: tuple[int, int], rows: tuple[int, int]) -> list[_Asked]:
     rng = np.random.default_rng(9)
     tokens = torch.from_numpy(corpus.tokens).cuda()
     counts = rng.integers(candidates[0], candidates[1] + 1, requests)
@@ -99,12 +102,13 @@ def _asked(
     ]
 
 
-async def _run(
-    scorer: Scorer,
-    metrics: Metrics,
-    max_batch_tokens: int,
-    asked: list[tuple[NDArray[np.float16], _Resident]],
-) -> None:
+def _serve(scorer: Scorer, metrics: Metrics, max_batch_tokens: int, asked: Sequence[_Asked]) -> None:
+    """On the event loop of the service."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_run(scorer, metrics, max_batch_tokens, asked))
+
+
+async def _run(scorer: Scorer, metrics: Metrics, max_batch_tokens: int, asked: Sequence[_Asked]) -> None:
     engine = Engine(
         queue_depth=2 * _CROWD,
         max_batch_tokens=max_batch_tokens,
