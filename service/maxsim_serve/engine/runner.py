@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import maxsim
 
@@ -45,6 +46,9 @@ class Runner:
         self._scorer = scorer
         self._max_batch_tokens = max_batch_tokens
         self._metrics = metrics
+        # Looked up once, for kernels, dtypes and directions are few.
+        self._moved = cache(metrics.stream_bytes.labels)
+        self._launches = cache(metrics.kernel_launches.labels)
         self._on_fault = on_fault
         self._fault: DeviceLost | None = None
         self._held: Work | None = None  # the next one, taken from the queue already
@@ -202,23 +206,24 @@ class Runner:
 
     def _record(self, batch: Sequence[Work], scored: Scored) -> None:
         """Count, now that nobody waits for it any more."""
+        counts = [work.resolved.count for work in batch]
         self._metrics.batch_requests.observe(len(batch))
-        self._metrics.batch_pairs.observe(sum(work.resolved.count for work in batch))
+        self._metrics.batch_pairs.observe(sum(counts))
         for stage, seconds in scored.stages_s.items():  # of the whole batch, and counted once
             self._metrics.stage_of(stage).observe(seconds)
         self._metrics.stream_busy.inc(sum(scored.stages_s.get(stage, 0.0) for stage in DEVICE_STAGES))
         for direction, moved_bytes in scored.moved_bytes.items():
-            self._metrics.stream_bytes.labels(direction).inc(moved_bytes)
+            self._moved(direction).inc(moved_bytes)
         self._metrics.graph_replays.inc(scored.graphs)
         compiled = maxsim.compilations()
         if compiled > self._compilations:
             self._metrics.kernel_compilations.labels("live").inc(compiled - self._compilations)
             self._compilations = compiled
         for kernel, dtype in scored.launches:
-            self._metrics.kernel_launches.labels(kernel, str(dtype).removeprefix("torch.")).inc()
+            self._launches(kernel, str(dtype).removeprefix("torch.")).inc()
         for stage in batch[0].timings_s.keys() - scored.stages_s.keys():
             self._metrics.stage_of(stage).observe_all([work.timings_s[stage] for work in batch])
-        self._metrics.rerank_candidates.observe_all([work.resolved.count for work in batch])
+        self._metrics.rerank_candidates.observe_all(counts)
         self._metrics.missing_ids.inc(sum(len(work.resolved.missing) for work in batch))
 
 

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from .candidates import Resolved
 
-__all__ = ["Best", "Launched", "Request", "Scored", "Scorer"]
+__all__ = ["SHORT_QUERY_BYTES", "Best", "Launched", "Request", "Scored", "Scorer"]
+
+
+SHORT_QUERY_BYTES = 64 << 10
 
 
 class Request(NamedTuple):
@@ -63,7 +66,8 @@ class Scorer(Protocol):
         """Called once, by the thread that will launch and wait."""
 
     def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """Host memory for a query, where the device reads it soonest; from any thread."""
+        """Host memory for a query, where the device reads it soonest; from any thread. One of less than
+        `SHORT_QUERY_BYTES` is as well where it is."""
 
     def launch(self, requests: Sequence[Request]) -> Launched: ...
 
