@@ -6,6 +6,8 @@ hold.
 
 import time
 from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ __all__ = ["Lane"]
 
 # Upload, kernel, perhaps a selection, download.
 _MOST_STAGES = 4
+_form = cache(shared_rows)
 
 
 class _Key(NamedTuple):
@@ -106,7 +109,7 @@ class Lane:
     def _groups(self, requests: Sequence[Request]) -> list[tuple[_Key, list[tuple[int, Part]]]]:
         groups: dict[_Key, list[tuple[int, Part]]] = {}
         for number, request in enumerate(requests):
-            form = shared_rows(len(request.query)) or -1 - number
+            form = _form(len(request.query)) or -1 - number
             for part in request.resolved.parts:
                 key = _Key(id(part.tokens), self._rounded(request.query, part.tokens.dtype), form)
                 groups.setdefault(key, []).append((number, part))
@@ -118,19 +121,20 @@ class Lane:
         parts = [part for _, part in members]
         starts, lengths = [part.starts for part in parts], [part.lengths for part in parts]
         tokens: torch.Tensor | int = parts[0].tokens
-        if parts[0].tokens.device.type == "cpu":
+        if parts[0].tokens.is_cpu:
             rows, packed_starts = _packed(parts[0].tokens, joined(starts), joined(lengths))
             tokens, starts = layout.tensor(rows, rows.dtype), [packed_starts]
         queries = [requests[number].query for number, _ in members]
-        query_lengths = np.array([len(query) for query in queries])
-        query_starts = query_lengths.cumsum() - query_lengths
+        query_lengths = [len(query) for query in queries]
+        # A few numbers are sooner worked out without NumPy.
+        query_starts = [0, *accumulate(query_lengths[:-1])]
         of_query = np.arange(len(parts)).repeat([len(part.positions) for part in parts])
         return _Work(
             members,
             tokens,
             layout.rows(queries, key.query_dtype),
-            layout.numbers(starts, lengths, [of_query], [query_starts], [query_lengths]),
-            int(query_lengths.max()),
+            layout.numbers(starts, lengths, [of_query], [np.array(query_starts)], [np.array(query_lengths)]),
+            max(query_lengths),
             max(map(_longest, parts)),
         )
 

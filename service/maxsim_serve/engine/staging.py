@@ -152,7 +152,7 @@ class Staging:
         size = 0
         for tensor in tensors:
             blocks.append((size, tuple(tensor.shape), tensor.dtype))
-            size += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            size += -(-tensor.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if size > len(self._down):
             self._down = _Buffer(torch.empty(_capacity(size), dtype=torch.uint8, pin_memory=True))
         for block, tensor in zip(blocks, tensors, strict=True):
