@@ -140,13 +140,11 @@ class Lane:
 
     def _score(self, work: _Work, upload: Upload) -> tuple[torch.Tensor, str]:
         """→ (scores fp32 [P] on the device, the kernel's name). Enqueues."""
-        starts, lengths, of_query, query_starts, query_lengths = (upload[number] for number in work.numbers)
+        starts, lengths, of_query, first_rows, row_counts = (upload[number] for number in work.numbers)
         documents = maxsim.Spans.trusted(_tokens(work, upload), starts, lengths, work.longest)
-        queries: torch.Tensor | maxsim.Spans = upload[work.queries]
-        if len(work.members) > 1:
-            queries = maxsim.Spans.trusted(
-                upload[work.queries], query_starts, query_lengths, work.longest_query
-            )
+        rows = upload[work.queries]
+        one = len(work.members) == 1
+        queries = rows if one else maxsim.Spans.trusted(rows, first_rows, row_counts, work.longest_query)
         pairs = len(of_query)
         if pairs > len(self._numbers):
             self._numbers = torch.arange(1 << (pairs - 1).bit_length(), device=self._device)

@@ -34,6 +34,7 @@ class Best(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Scored:
     """`results[i]` of request i: all scores fp32 `[count_i]`, −∞ where missing, or the best already picked.
+    Scores may lie in a buffer that the next batch launched is given: rank them before.
 
     `launches` are (kernel, dtype of the documents). `stages_s` are seconds of the whole batch, `kernel` among
     them; `moved_bytes` are those copied to the device (`up`) and back (`down`); `graphs` were replayed.

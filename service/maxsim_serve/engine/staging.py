@@ -146,7 +146,7 @@ class Staging:
     def download(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.generic]]:
         """Enqueue a copy of each tensor → arrays that hold it once the stream has come so far.
 
-        They are views of the pinned buffer: copy what outlives the batch.
+        They are views of the pinned buffer: copy what outlives the next batch's launch.
         """
         blocks: list[Block] = []
         size = 0
