@@ -1,4 +1,5 @@
-/* The order of a few thousand scores: a radix sort, 8 bits a pass, which keeps equals in their order.
+/* The best of a few thousand scores, in order: those that may be among them are picked, and sorted by radix, 8 bits
+ * a pass, which keeps equals in their order.
  *
  * A score's key is its bits, turned so that keys ascend where scores descend: zeros are one number, NaN is last.
  */
@@ -8,10 +9,13 @@
 #include <stdint.h>
 #include <string.h>
 
-#define DIGITS 256
+#define DIGIT_BITS 8
+#define DIGITS (1 << DIGIT_BITS)
 #define PASSES 4
 /* Scores that need no memory but the stack's. */
 #define FEW 2048
+/* More than are wanted, that are sooner sorted with them than told apart. */
+#define SPARE 64
 
 struct entry {
     uint32_t key;
@@ -20,34 +24,66 @@ struct entry {
 
 static uint32_t key_of(float score) {
     uint32_t bits;
-    if (score != score) return UINT32_MAX;
     score += 0.0f; /* -0 is 0 */
     memcpy(&bits, &score, sizeof bits);
-    return bits >> 31 ? bits : ~(bits | 0x80000000u);
+    const uint32_t key = bits >> 31 ? bits : ~(bits | 0x80000000u);
+    return score != score ? UINT32_MAX : key;
 }
 
-static void sort(const float *scores, size_t count, struct entry *entries, struct entry *other, int64_t *positions,
-                 size_t wanted) {
-    uint32_t counts[PASSES][DIGITS] = {{0}};
-    for (size_t i = 0; i < count; i++) {
-        const uint32_t key = key_of(scores[i]);
-        entries[i] = (struct entry){key, (uint32_t)i};
-        for (int pass = 0; pass < PASSES; pass++) counts[pass][key >> 8 * pass & 255]++;
+/* A key that at least `wanted` keys do not exceed, and few more. Its neighbourhood is narrowed down, a digit a pass:
+ * `below` keys are less than `low`, and less than are wanted; those up to `high` are enough. */
+static uint32_t last_wanted(const uint32_t *keys, size_t count, size_t wanted) {
+    uint32_t low = UINT32_MAX, high = 0;
+    for (size_t i = 0; i < count; i++) low = keys[i] < low ? keys[i] : low;
+    for (size_t i = 0; i < count; i++) high = keys[i] > high ? keys[i] : high;
+    for (size_t below = 0;;) {
+        const uint32_t width = high - low;
+        int shift = 0;
+        while (width >> shift >= DIGITS) shift++;
+        uint32_t counts[DIGITS] = {0}, digit = 0;
+        for (size_t i = 0; i < count; i++)
+            if (keys[i] - low <= width) counts[(keys[i] - low) >> shift]++;
+        while (below + counts[digit] < wanted) below += counts[digit++];
+        low += digit << shift;
+        if ((high - low) >> shift) high = low + (1u << shift) - 1;
+        if (!shift || below + counts[digit] <= wanted + SPARE) return high;
     }
+}
+
+/* → where they are in order: `entries` or `other`. */
+static struct entry *sort(struct entry *entries, struct entry *other, size_t count) {
+    uint32_t counts[PASSES][DIGITS] = {{0}};
+    for (size_t i = 0; i < count; i++)
+        for (int pass = 0; pass < PASSES; pass++) counts[pass][entries[i].key >> DIGIT_BITS * pass & (DIGITS - 1)]++;
     for (int pass = 0; pass < PASSES; pass++) {
+        const int shift = DIGIT_BITS * pass;
         uint32_t *first = counts[pass], sum = 0;
-        if (count && first[entries[0].key >> 8 * pass & 255] == count) continue; /* all have this digit */
+        if (count && first[entries[0].key >> shift & (DIGITS - 1)] == count) continue; /* all have this digit */
         for (int digit = 0; digit < DIGITS; digit++) {
             const uint32_t here = first[digit];
             first[digit] = sum;
             sum += here;
         }
-        for (size_t i = 0; i < count; i++) other[first[entries[i].key >> 8 * pass & 255]++] = entries[i];
+        for (size_t i = 0; i < count; i++) other[first[entries[i].key >> shift & (DIGITS - 1)]++] = entries[i];
         struct entry *sorted = other;
         other = entries;
         entries = sorted;
     }
-    for (size_t i = 0; i < wanted; i++) positions[i] = entries[i].position;
+    return entries;
+}
+
+/* `keys` is room for as many as there are scores, `entries` for twice as many. */
+static void best(const float *scores, size_t count, uint32_t *keys, struct entry *entries, int64_t *positions,
+                 size_t wanted) {
+    for (size_t i = 0; i < count; i++) keys[i] = key_of(scores[i]);
+    const uint32_t last = wanted && wanted <= count / 2 ? last_wanted(keys, count, wanted) : UINT32_MAX;
+    size_t picked = 0;
+    for (size_t i = 0; i < count; i++) {
+        entries[picked] = (struct entry){keys[i], (uint32_t)i};
+        picked += keys[i] <= last;
+    }
+    const struct entry *sorted = sort(entries, entries + count, picked);
+    for (size_t i = 0; i < wanted; i++) positions[i] = sorted[i].position;
 }
 
 /* (scores float32 [N], positions int64 [k], k <= N < 2^32): fill in where the k best are, best first. */
@@ -62,16 +98,24 @@ static PyObject *order(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     }
     const size_t count = scores.len / sizeof(float), wanted = positions.len / sizeof(int64_t);
     struct entry few[2 * FEW], *entries = few;
+    uint32_t few_keys[FEW], *keys = few_keys;
     PyObject *done = NULL;
+    if (count > FEW) {
+        entries = PyMem_Malloc(2 * count * sizeof *entries);
+        keys = PyMem_Malloc(count * sizeof *keys);
+    }
     if (wanted > count || count > UINT32_MAX)
         PyErr_Format(PyExc_ValueError, "%zu positions of %zu scores", wanted, count);
-    else if (count > FEW && !(entries = PyMem_Malloc(2 * count * sizeof *entries)))
+    else if (!entries || !keys)
         PyErr_NoMemory();
     else {
-        sort(scores.buf, count, entries, entries + count, positions.buf, wanted);
+        best(scores.buf, count, keys, entries, positions.buf, wanted);
         done = Py_NewRef(Py_None);
     }
-    if (entries != few) PyMem_Free(entries);
+    if (count > FEW) {
+        PyMem_Free(entries);
+        PyMem_Free(keys);
+    }
     PyBuffer_Release(&scores);
     PyBuffer_Release(&positions);
     return done;

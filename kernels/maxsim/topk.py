@@ -2,8 +2,8 @@
 
 `torch.topk` is fast but breaks ties as it likes. On a GPU what is compared are keys that are never equal, a
 score's bits in the order of the numbers, then the position: by `forward.block_top_k` for a small k, else by
-`torch.topk`. On a CPU a few scores are sorted whole; of more it only finds the k-th, and what lies above is
-sorted stably, what equals it taken in order of position.
+`torch.topk`. On a CPU compiled code has a few thousand scores; of more `torch.topk` finds the k-th, and what
+lies above is sorted stably, what equals it taken in order of position.
 """
 
 from typing import NamedTuple

@@ -8,6 +8,7 @@ import logging
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import prometheus_client as client
 from prometheus_client import values
@@ -68,7 +69,7 @@ class Histogram(client.Histogram):
         """As `observe` for each of them, at little more than the price of one."""
         try:
             bounds = self._upper_bounds
-            places = Tally(bisect_left(bounds, amount) for amount in amounts)
+            places = Tally(map(bisect_left, repeat(bounds), amounts))
             self._sum.inc(sum(amounts))
             for place, count in places.items():
                 self._buckets[place].inc(count)

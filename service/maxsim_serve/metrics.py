@@ -1,5 +1,7 @@
 """Every metric and bucket, in one place. Base units, no per-id or per-path label, one process a registry."""
 
+from functools import cache
+
 from prometheus_client import disable_created_metrics
 
 from .instruments import CollectionGauge, Counter, Gauge, Histogram, Registry
@@ -64,6 +66,10 @@ class Metrics:
             buckets=_STAGE_BUCKETS_S,
             registry=r,
         )
+        self.stage_of = cache(self.stage_duration.labels)
+        """A stage's own histogram; to look one up by its label takes longer than to observe."""
+        for stage in STAGES:  # all from 0 on
+            self.stage_of(stage)
         self.rerank_candidates = Histogram(
             "maxsim_rerank_candidates", "Candidates scored per request.", buckets=_COUNT_BUCKETS, registry=r
         )

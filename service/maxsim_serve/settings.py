@@ -72,7 +72,8 @@ class Settings(BaseModel):
     max_batch_tokens: int = Field(
         2_000_000,
         ge=1,
-        description="Document rows scored as one work list, counted once for each 32 query rows.",
+        description="Document rows scored as one work list, counted once for each 32 query rows; four in a "
+        "GPU's memory count as one.",
     )
     drain_timeout_s: float = Field(
         30.0, gt=0, description="Seconds that requests in flight get after SIGTERM."

@@ -41,10 +41,21 @@ def test_order_in_host_memory(seeded, monkeypatch, compiled, n):
     drawn = torch.randn(n, generator=seeded)
     scores = torch.where(torch.rand(n, generator=seeded) < 0.5, picked, drawn)
     wanted = ordered(scores.tolist(), n)
-    for k in {0, min(n, 1), n // 2, n}:
+    for k in {0, min(n, 1), n // 10, n // 2, n}:
         positions = topk.order(scores.numpy(), k)
         assert positions.dtype == np.int64 and positions.tolist() == wanted[:k]
     assert topk.order(scores.repeat_interleave(2).numpy()[::2], n).tolist() == wanted  # not contiguous
+
+
+@pytest.mark.skipif(not topk.compiled, reason="the compiled sort is not built")
+@pytest.mark.parametrize("far", [[], [-torch.inf], [torch.nan, 1e30]], ids=["none", "lower", "both"])
+@pytest.mark.parametrize("spread", [0, 2**-20, 2**-12, 1, 1e4], ids="spread{}".format)
+def test_the_best_of_scores_close_together(seeded, spread, far):
+    drawn = 20 + spread * torch.randn(1000, generator=seeded)
+    drawn[torch.randperm(1000, generator=seeded)[: len(far)]] = torch.tensor(far)
+    wanted = ordered(drawn.tolist(), 500)
+    for k in (1, 10, 100, 436, 500):
+        assert topk.order(drawn.numpy(), k).tolist() == wanted[:k]
 
 
 @pytest.mark.parametrize(

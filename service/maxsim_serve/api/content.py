@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from contextlib import nullcontext
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +16,8 @@ from .wire import ClientGone, MalformedBody, UnsupportedMediaType
 __all__ = ["Codec", "Format", "format_of", "located", "read_body", "reply", "wants_msgpack"]
 
 T = TypeVar("T")
+
+_UNLIMITED = nullcontext()
 
 
 class Format(Enum):
@@ -55,7 +58,7 @@ async def read_body(request: Request, max_body_bytes: int, stall_s: float | None
     body = bytearray()
     while True:
         try:
-            async with asyncio.timeout(stall_s):
+            async with _UNLIMITED if stall_s is None else asyncio.timeout(stall_s):
                 message = await request.receive()
         except TimeoutError:
             raise DeadlineExceeded(f"no byte of the body came for {stall_s} s (setting deadline_s)") from None
@@ -119,7 +122,7 @@ def located(error: msgspec.ValidationError, field: str = "") -> InvalidInput:
 
 def wants_msgpack(request: Request) -> bool:
     """Whether the client asks for MessagePack; JSON is the answer to everything else."""
-    return "msgpack" in request.headers.get("accept", "")
+    return any(name == b"accept" and b"msgpack" in value for name, value in request.scope["headers"])
 
 
 def reply(request: Request, content: Any, status: int = 200) -> Response:

@@ -171,7 +171,7 @@ def _read(request: Request, collection: Collection) -> Response:
         payload=payload_of(document.payload, request),
     )
     if _flag(request, "vectors", default=True):
-        packed = PackedVectors(vectors.tobytes(), (len(vectors), vectors.shape[1]), "float32")
+        packed = PackedVectors(bytearray(vectors), (len(vectors), vectors.shape[1]), "float32")
         answer.vectors = packed if wants_msgpack(request) else vectors.tolist()
     return reply(request, answer)
 

@@ -21,7 +21,7 @@ _STORED: Mapping[str, np.dtype[Any]] = {
 
 
 def as_matrix(vectors: NestedVectors | PackedVectors, field: str) -> NDArray[np.generic]:
-    """A matrix `[n, dim]`, n ≥ 1, float16, float32 or int8, perhaps a read-only view of the body.
+    """A matrix `[n, dim]`, n ≥ 1, float16, float32 or int8, perhaps a view of `vectors.data`.
 
     bfloat16 widens exactly to float32. Whether the numbers are finite is the caller's to check.
     Raises `InvalidInput` under the name `field`.

@@ -3,10 +3,11 @@
 import asyncio
 import hmac
 import logging
+import os
 import re
 import time
-import uuid
 from collections.abc import Sequence
+from functools import cache
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -32,7 +33,9 @@ class Telemetry:
 
     def __init__(self, app: ASGIApp, metrics: Metrics, observers: Sequence[Observer] = ()) -> None:
         self._app = app
-        self._metrics = metrics
+        # Routes are templates, methods and codes are few: so are these.
+        self._requests = cache(metrics.http_requests.labels)
+        self._duration = cache(metrics.http_request_duration.labels)
         self._observers = observers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,7 +44,7 @@ class Telemetry:
             return
         started = time.perf_counter()
         given = _header(scope, b"x-request-id")
-        request_id = given if given and _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
+        request_id = given if given and _REQUEST_ID.fullmatch(given) else os.urandom(16).hex().encode()
         method = scope["method"] if scope["method"] in _METHODS else "other"
         record = RequestRecord(request_id.decode(), method)
         record.traceparent, record.tracestate = _text(scope, b"traceparent"), _text(scope, b"tracestate")
@@ -80,8 +83,8 @@ class Telemetry:
             self._account(record)
 
     def _account(self, record: RequestRecord) -> None:
-        self._metrics.http_requests.labels(record.route, record.method, str(record.status)).inc()
-        self._metrics.http_request_duration.labels(record.route).observe(record.duration_s)
+        self._requests(record.route, record.method, str(record.status)).inc()
+        self._duration(record.route).observe(record.duration_s)
         for observer in self._observers:
             try:
                 observer(record)

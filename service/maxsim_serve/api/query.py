@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import numpy as np
@@ -40,24 +40,40 @@ class Clock:
     """Times the stages of one request, and knows how much of its deadline is left."""
 
     def __init__(self, deps: ApiDeps, request: Request) -> None:
-        self._histogram = deps.metrics.stage_duration
+        self._histogram = deps.metrics.stage_of
         self._deadline_s = deps.limits.deadline_s
         self._started = time.perf_counter()
         record: RequestRecord = request.state.record
         self.timings_s = record.timings_s
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time the block; a stage entered twice counts both times."""
-        started = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - started
-        self._histogram.labels(name).observe(seconds)
+    def stage(self, name: str) -> "_Stage":
+        """Time the block, if it does not fail; a stage entered twice counts both times."""
+        return _Stage(self, name)
+
+    def count(self, name: str, seconds: float) -> None:
+        self._histogram(name).observe(seconds)
         self.timings_s[name] = self.timings_s.get(name, 0.0) + seconds
 
     @property
     def left_s(self) -> float:
         return max(0.0, self._deadline_s - (time.perf_counter() - self._started))
+
+
+class _Stage:
+    """What `contextmanager` would make of a generator, at a third of its price."""
+
+    __slots__ = ("_clock", "_name", "_started")
+
+    def __init__(self, clock: Clock, name: str) -> None:
+        self._clock = clock
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._clock.count(self._name, time.perf_counter() - self._started)
 
 
 def parsed_query(content: Content, limits: Limits) -> TextOrMatrix:

@@ -35,7 +35,7 @@ VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 class PackedVectors(Struct):
     """A token matrix as little-endian bytes, row by row: base64 in JSON, raw bytes in MessagePack."""
 
-    data: bytes
+    data: bytearray  # of its own, so that PyTorch takes it without a copy
     shape: tuple[int, int]
     dtype: VectorDtype
 
@@ -52,7 +52,7 @@ class InlineDocument(Struct):
     """A document in the request: either `text`, or `data` with `shape` and `dtype`."""
 
     text: str | UnsetType = UNSET
-    data: bytes | UnsetType = UNSET
+    data: bytearray | UnsetType = UNSET
     shape: tuple[int, int] | UnsetType = UNSET
     dtype: VectorDtype | UnsetType = UNSET
 

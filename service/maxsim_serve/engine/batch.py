@@ -6,6 +6,8 @@ hold.
 
 import time
 from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -23,29 +25,30 @@ from .worklist import by_position, joined
 
 __all__ = ["Lane"]
 
-_MARKS = ("upload", "kernel", "select", "download")
+# Upload, kernel, perhaps a selection, download.
+_MOST_STAGES = 4
+_form = cache(shared_rows)
 
 
 class _Key(NamedTuple):
-    """What one launch has in common: the store's tensor (address, dtype, width) and the kind of query."""
+    """What one launch has in common: the store's tensor, by its id(), and the kind of query."""
 
-    address: int
-    dtype: torch.dtype
-    dim: int
+    tokens: int
     query_dtype: torch.dtype
     form: int
 
 
 class _Work(NamedTuple):
     """One launch: the members' (request, part) and the numbers of its tensors in the upload; `tokens` is
-    the store's tensor or a number, `indices` are of starts, lengths, query index."""
+    the store's tensor or a number, `numbers` are of the documents' starts and lengths, the query of each
+    pair, the queries' starts and lengths. No query and no document has more rows than the longest."""
 
     members: list[tuple[int, Part]]
     tokens: torch.Tensor | int
     queries: int
-    query_spans: tuple[int, int] | None
-    indices: tuple[int, int, int]
-    longest: tuple[int, int]
+    numbers: range
+    longest_query: int
+    longest: int
 
 
 class Lane:
@@ -59,7 +62,7 @@ class Lane:
         self._stream = stream
         self._rounded = rounded
         self._staging = Staging(device)
-        self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(1 + len(_MARKS))]
+        self._marks = [torch.cuda.Event(enable_timing=True) for _ in range(1 + _MOST_STAGES)]
         self._numbers = torch.arange(1 << 14, device=device)
 
     @property
@@ -68,36 +71,47 @@ class Lane:
 
     def launch(self, requests: Sequence[Request]) -> "_Flight":
         started = time.perf_counter()
-        marks, stream = self._marks, self._stream
         layout = Layout()
         works = [self._lay_out(layout, key, members, requests) for key, members in self._groups(requests)]
-        marks[0].record(stream)
-        upload = self._staging.upload(layout) if works else None
-        marks[1].record(stream)
-        launches = []
-        scores = []
+        self._staging.fill(layout)
+        stages: list[str] = []
+        self._marks[0].record(self._stream)
+        upload = self._staging.upload(layout)
+        self._end("upload", stages)
+        found, launches = [], []
         for work in works:
-            assert upload is not None
-            piece, kernel = self._score(work, upload)
-            scores.append(piece)
+            scores, kernel = self._score(work, upload)
+            found.append(scores)
             launches.append((kernel, _tokens(work, upload).dtype))
-        marks[2].record(stream)
-        picked = [_pick(work, piece, requests) for work, piece in zip(works, scores, strict=True)]
-        marks[3].record(stream)
-        arrays = self._staging.download([tensor for tensors in picked for tensor in tensors])
-        marks[4].record(stream)
+        self._end("kernel", stages)
+        if any(_picks(work, requests) for work in works):
+            picked = [_pick(work, scores, requests) for work, scores in zip(works, found, strict=True)]
+            found = [tensor for tensors in picked for tensor in tensors]
+            self._end("select", stages)
+        arrays = self._staging.download(found)
+        self._end("download", stages)
         return _Flight(
-            requests, works, arrays, launches, marks, layout.size_bytes, time.perf_counter() - started
+            requests,
+            works,
+            arrays,
+            launches,
+            stages,
+            self._marks,
+            layout.size_bytes,
+            time.perf_counter() - started,
         )
+
+    def _end(self, stage: str, stages: list[str]) -> None:
+        """What was enqueued since the last mark is a stage."""
+        stages.append(stage)
+        self._marks[len(stages)].record(self._stream)
 
     def _groups(self, requests: Sequence[Request]) -> list[tuple[_Key, list[tuple[int, Part]]]]:
         groups: dict[_Key, list[tuple[int, Part]]] = {}
         for number, request in enumerate(requests):
-            form = shared_rows(len(request.query)) or -1 - number
+            form = _form(len(request.query)) or -1 - number
             for part in request.resolved.parts:
-                tokens = part.tokens
-                rounded = self._rounded(request.query, tokens.dtype)
-                key = _Key(tokens.data_ptr(), tokens.dtype, tokens.shape[1], rounded, form)
+                key = _Key(id(part.tokens), self._rounded(request.query, part.tokens.dtype), form)
                 groups.setdefault(key, []).append((number, part))
         return list(groups.items())
 
@@ -105,43 +119,32 @@ class Lane:
         self, layout: Layout, key: _Key, members: list[tuple[int, Part]], requests: Sequence[Request]
     ) -> _Work:
         parts = [part for _, part in members]
-        starts, lengths = joined([part.starts for part in parts]), joined([part.lengths for part in parts])
+        starts, lengths = [part.starts for part in parts], [part.lengths for part in parts]
         tokens: torch.Tensor | int = parts[0].tokens
-        if parts[0].tokens.device.type == "cpu":
-            rows, starts = _packed(parts[0].tokens, starts, lengths)
-            tokens = layout.add(rows, key.dtype)
+        if parts[0].tokens.is_cpu:
+            rows, packed_starts = _packed(parts[0].tokens, joined(starts), joined(lengths))
+            tokens, starts = layout.tensor(rows, rows.dtype), [packed_starts]
         queries = [requests[number].query for number, _ in members]
-        query_lengths = np.array([len(query) for query in queries])
-        query_spans = None
-        if len(queries) > 1:
-            query_starts = query_lengths.cumsum() - query_lengths
-            query_spans = (
-                layout.add(torch.from_numpy(query_starts), torch.int64),
-                layout.add(torch.from_numpy(query_lengths), torch.int64),
-            )
-        of_query = np.repeat(np.arange(len(parts)), [len(part.positions) for part in parts])
+        query_lengths = [len(query) for query in queries]
+        # A few numbers are sooner worked out without NumPy.
+        query_starts = [0, *accumulate(query_lengths[:-1])]
+        of_query = np.arange(len(parts)).repeat([len(part.positions) for part in parts])
         return _Work(
             members,
             tokens,
-            layout.add(torch.from_numpy(joined(queries)), key.query_dtype),
-            query_spans,
-            (
-                layout.add(torch.from_numpy(starts), torch.int64),
-                layout.add(torch.from_numpy(lengths), torch.int64),
-                layout.add(torch.from_numpy(of_query), torch.int64),
-            ),
-            (int(query_lengths.max()), int(lengths.max()) if len(lengths) else 0),
+            layout.rows(queries, key.query_dtype),
+            layout.numbers(starts, lengths, [of_query], [np.array(query_starts)], [np.array(query_lengths)]),
+            max(query_lengths),
+            max(map(_longest, parts)),
         )
 
     def _score(self, work: _Work, upload: Upload) -> tuple[torch.Tensor, str]:
         """→ (scores fp32 [P] on the device, the kernel's name). Enqueues."""
-        starts, lengths, of_query = (upload[number] for number in work.indices)
-        most_query_rows, most_rows = work.longest
-        documents = maxsim.Spans.trusted(_tokens(work, upload), starts, lengths, most_rows)
-        queries: torch.Tensor | maxsim.Spans = upload[work.queries]
-        if work.query_spans is not None:
-            first, count = (upload[number] for number in work.query_spans)
-            queries = maxsim.Spans.trusted(upload[work.queries], first, count, most_query_rows)
+        starts, lengths, of_query, first_rows, row_counts = (upload[number] for number in work.numbers)
+        documents = maxsim.Spans.trusted(_tokens(work, upload), starts, lengths, work.longest)
+        rows = upload[work.queries]
+        one = len(work.members) == 1
+        queries = rows if one else maxsim.Spans.trusted(rows, first_rows, row_counts, work.longest_query)
         pairs = len(of_query)
         if pairs > len(self._numbers):
             self._numbers = torch.arange(1 << (pairs - 1).bit_length(), device=self._device)
@@ -158,6 +161,7 @@ class _Flight:
         works: Sequence[_Work],
         arrays: Sequence[NDArray[np.generic]],
         launches: Sequence[tuple[str, torch.dtype]],
+        stages: Sequence[str],
         marks: Sequence[torch.cuda.Event],
         upload_bytes: int,
         launch_s: float,
@@ -166,12 +170,13 @@ class _Flight:
         self._works = works
         self._arrays = arrays
         self._launches = launches
+        self._stages = stages
         self._marks = marks
         self._upload_bytes = upload_bytes
         self._launch_s = launch_s
 
     def wait(self) -> Scored:
-        self._marks[-1].synchronize()
+        self._marks[len(self._stages)].synchronize()
         results: list[NDArray[np.float32] | Best | None] = [None] * len(self._requests)
         pieces: list[list[tuple[Part, NDArray[np.float32]]]] = [[] for _ in self._requests]
         arrays = iter(self._arrays)
@@ -180,8 +185,7 @@ class _Flight:
                 (number, part), values, indices = work.members[0], next(arrays), next(arrays)
                 results[number] = Best(part.positions[indices], values.copy())  # type: ignore[arg-type]
                 continue
-            # A copy: the buffer is another batch's next, and a ranking may outlive that.
-            scores = next(arrays).copy()
+            scores = next(arrays)
             first = 0
             for number, part in work.members:
                 end = first + len(part.positions)
@@ -193,7 +197,7 @@ class _Flight:
                 for request, of, result in zip(self._requests, pieces, results, strict=True)
             ],
             self._launches,
-            stages_s(_MARKS, self._marks) | {"launch": self._launch_s},
+            stages_s(self._stages, self._marks) | {"launch": self._launch_s},
             {"up": self._upload_bytes, "down": sum(array.nbytes for array in self._arrays)},
         )
 
@@ -215,6 +219,10 @@ def _pick(work: _Work, scores: torch.Tensor, requests: Sequence[Request]) -> tup
         return (scores,)
     best = maxsim.top_k(scores, requests[work.members[0][0]].wanted)
     return best.values, best.indices
+
+
+def _longest(part: Part) -> int:
+    return int(part.lengths.max(initial=0)) if part.longest is None else part.longest
 
 
 def _tokens(work: _Work, upload: Upload) -> torch.Tensor:

@@ -14,13 +14,14 @@ from .candidates import Candidates, InlineCandidates
 from .job import Job, Ranking
 from .queue import JobQueue
 from .runner import Runner
-from .scorer import Scorer
+from .scorer import SHORT_QUERY_BYTES, Scorer
 from .worklist import CpuScorer
 
 __all__ = ["Engine"]
 
 # The service warms this width up, whatever is stored.
 _PROBE_DIM = 128
+_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
 class Engine:
@@ -77,7 +78,8 @@ class Engine:
         explain: bool,
         deadline_s: float,
     ) -> Ranking:
-        """The best `top_n` candidates (None: all of them) for a finite query `[Lq, dim]`.
+        """The best `top_n` candidates (None: all of them) for a finite query `[Lq, dim]`, which nobody writes
+        to meanwhile.
 
         Cancelling the caller drops the request before it is scored. Raises `InvalidInput` for a query of
         another width, `QueueFull`, `DeadlineExceeded`, `Draining`, `OutOfMemory` and `DeviceLost`.
@@ -91,12 +93,14 @@ class Engine:
             )
         if candidates.normalize:
             query = normalized(query, field="query")
-        # Halves stay as they are: a GPU wants them so.
-        dtype = np.dtype(np.float16 if query.dtype == np.float16 else np.float32)
-        rows = self._scorer.room((query.shape[0], query.shape[1]), dtype)
-        np.copyto(rows, query, casting="unsafe")  # int8 and float64 become float32
+        # Halves stay as they are: a GPU wants them so. int8 and float64 become float32.
+        dtype = _HALF if query.dtype == _HALF else _SINGLE
+        if query.dtype != dtype or query.nbytes >= SHORT_QUERY_BYTES:
+            rows = self._scorer.room(query.shape, dtype)
+            rows[...] = query
+            query = rows
         job = Job(
-            query=rows,
+            query=query,
             candidates=candidates,
             top_n=top_n,
             explain=explain,

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,7 @@ class Explanation:
     similarities: NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(NamedTuple):
     """The best `k` candidates, best first.
 
     `positions` int64 `[k]` are places in the request (or in the collection), `scores` fp32 `[k]` raw MaxSim.

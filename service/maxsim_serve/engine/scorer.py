@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from .candidates import Resolved
 
-__all__ = ["Best", "Launched", "Request", "Scored", "Scorer"]
+__all__ = ["SHORT_QUERY_BYTES", "Best", "Launched", "Request", "Scored", "Scorer"]
+
+
+SHORT_QUERY_BYTES = 64 << 10
 
 
 class Request(NamedTuple):
@@ -31,6 +34,7 @@ class Best(NamedTuple):
 @dataclass(slots=True)  # not frozen, as Resolved
 class Scored:
     """`results[i]` of request i: all scores fp32 `[count_i]`, −∞ where missing, or the best already picked.
+    Scores may lie in a buffer that the next batch launched is given: rank them before.
 
     `launches` are (kernel, dtype of the documents). `stages_s` are seconds of the whole batch, `kernel` among
     them; `moved_bytes` are those copied to the device (`up`) and back (`down`); `graphs` were replayed.
@@ -63,7 +67,8 @@ class Scorer(Protocol):
         """Called once, by the thread that will launch and wait."""
 
     def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """Host memory for a query, where the device reads it soonest; from any thread."""
+        """Host memory for a query, where the device reads it soonest; from any thread. One of less than
+        `SHORT_QUERY_BYTES` is as well where it is."""
 
     def launch(self, requests: Sequence[Request]) -> Launched: ...
 

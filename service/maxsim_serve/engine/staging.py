@@ -1,10 +1,14 @@
 """Pinned buffers of one batch in flight: all it uploads in one piece, all it downloads in one piece."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from .worklist import joined
 
 __all__ = ["Layout", "Staging", "Upload", "stages_s"]
 
@@ -12,25 +16,60 @@ __all__ = ["Layout", "Staging", "Upload", "stages_s"]
 ALIGNMENT_BYTES = 256
 _FIRST_BYTES = 1 << 20
 
+_PADDING = np.zeros(ALIGNMENT_BYTES // 8, np.int64)
+
 # First byte, shape [n] or [n, d], dtype.
 Block = tuple[int, tuple[int, ...], torch.dtype]
 
+# What NumPy calls the same; it has no bfloat16.
+_SAME: Mapping[torch.dtype, np.dtype[Any]] = {
+    torch.float16: np.dtype(np.float16),
+    torch.float32: np.dtype(np.float32),
+    torch.int64: np.dtype(np.int64),
+}
+
 
 class Layout:
-    """Where each tensor of an upload lies. `add` returns its number."""
+    """Where each tensor of an upload lies, and what is written there. What adds one returns its number."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.sources: list[torch.Tensor] = []
+        # A tensor, to be converted to its block's dtype; or arrays, to be joined as they are.
+        self.sources: list[tuple[Block, torch.Tensor | Sequence[NDArray[np.generic]]]] = []
         self.size_bytes = 0
 
-    def add(self, source: torch.Tensor, dtype: torch.dtype) -> int:
+    def tensor(self, source: torch.Tensor, dtype: torch.dtype) -> int:
         """A host tensor, to be converted to `dtype` on its way."""
-        self.blocks.append((self.size_bytes, tuple(source.shape), dtype))
-        self.sources.append(source)
-        used = source.numel() * dtype.itemsize
-        self.size_bytes += -(-used // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        block = self._add(tuple(source.shape), dtype)
+        self.sources.append((block, source))
         return len(self.blocks) - 1
+
+    def rows(self, matrices: Sequence[NDArray[np.generic]], dtype: torch.dtype) -> int:
+        """Matrices [n_i, d], one after the other; copied once, where all are of `dtype` already."""
+        if {matrix.dtype for matrix in matrices} != {_SAME.get(dtype)}:
+            return self.tensor(torch.from_numpy(joined(matrices)), dtype)
+        block = self._add((sum(map(len, matrices)), matrices[0].shape[1]), dtype)
+        self.sources.append((block, matrices))
+        return len(self.blocks) - 1
+
+    def numbers(self, *lists: Sequence[NDArray[np.int64]]) -> range:
+        """Of each list its arrays, one after the other. All lists are written in one go."""
+        first, at = len(self.blocks), self.size_bytes
+        arrays: list[NDArray[np.int64]] = []
+        for each in lists:
+            count = sum(map(len, each))
+            self._add((count,), torch.int64)
+            arrays += each
+            arrays.append(_PADDING[: -count % len(_PADDING)])
+        self.sources.append(((at, ((self.size_bytes - at) // 8,), torch.int64), arrays))
+        return range(first, len(self.blocks))
+
+    def _add(self, shape: tuple[int, ...], dtype: torch.dtype) -> Block:
+        block = (self.size_bytes, shape, dtype)
+        self.blocks.append(block)
+        used_bytes = math.prod(shape) * dtype.itemsize
+        self.size_bytes += -(-used_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        return block
 
 
 class Upload:
@@ -49,6 +88,7 @@ class _Buffer:
 
     def __init__(self, data: torch.Tensor) -> None:
         self.bytes = data
+        self._host: NDArray[np.uint8] | None = None
         self._typed: dict[torch.dtype, torch.Tensor] = {}
 
     def __len__(self) -> int:
@@ -61,6 +101,13 @@ class _Buffer:
             typed = self._typed[dtype] = self.bytes.view(dtype)
         strides = (1,) if len(shape) == 1 else (shape[1], 1)
         return typed.as_strided(shape, strides, offset // dtype.itemsize)
+
+    def array(self, block: Block) -> NDArray[np.generic]:
+        """The same in NumPy, of host memory."""
+        offset, shape, dtype = block
+        if self._host is None:
+            self._host = self.bytes.numpy()
+        return np.ndarray(shape, _SAME[dtype], self._host, offset)
 
 
 class Staging:
@@ -78,14 +125,20 @@ class Staging:
     def device_bytes(self) -> int:
         return len(self._on_device)
 
-    def upload(self, layout: Layout) -> Upload:
-        """Enqueue one copy of everything in the layout on the current stream."""
+    def fill(self, layout: Layout) -> None:
+        """Put everything in the layout into its place, here on the host."""
         if layout.size_bytes > len(self._up):
             size = _capacity(layout.size_bytes)
             self._on_device = _Buffer(torch.empty(size, dtype=torch.uint8, device=self._device))
             self._up = _Buffer(torch.empty(size, dtype=torch.uint8, pin_memory=True))
-        for block, source in zip(layout.blocks, layout.sources, strict=True):
-            self._up.view(block).copy_(source)
+        for block, source in layout.sources:
+            if isinstance(source, torch.Tensor):
+                self._up.view(block).copy_(source)
+            else:
+                np.concatenate(source, out=self._up.array(block))
+
+    def upload(self, layout: Layout) -> Upload:
+        """Enqueue one copy of all that was filled in on the current stream."""
         used = layout.size_bytes
         self._on_device.bytes[:used].copy_(self._up.bytes[:used], non_blocking=True)
         return Upload(self._on_device, layout.blocks)
@@ -93,19 +146,18 @@ class Staging:
     def download(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.generic]]:
         """Enqueue a copy of each tensor → arrays that hold it once the stream has come so far.
 
-        They are views of the pinned buffer: copy what outlives the batch.
+        They are views of the pinned buffer: copy what outlives the next batch's launch.
         """
         blocks: list[Block] = []
         size = 0
         for tensor in tensors:
             blocks.append((size, tuple(tensor.shape), tensor.dtype))
-            size += -(-tensor.numel() * tensor.element_size() // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            size += -(-tensor.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if size > len(self._down):
             self._down = _Buffer(torch.empty(_capacity(size), dtype=torch.uint8, pin_memory=True))
-        views = [self._down.view(block) for block in blocks]
-        for view, tensor in zip(views, tensors, strict=True):
-            view.copy_(tensor, non_blocking=True)
-        return [view.numpy() for view in views]
+        for block, tensor in zip(blocks, tensors, strict=True):
+            self._down.view(block).copy_(tensor, non_blocking=True)
+        return [self._down.array(block) for block in blocks]
 
 
 def stages_s(names: Sequence[str], marks: Sequence[torch.cuda.Event]) -> dict[str, float]:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from maxsim_serve.engine import (
     WholeCollection,
 )
 from maxsim_serve.engine.candidates import Resolved
+from maxsim_serve.engine.scorer import Scored
 from maxsim_serve.errors import DeadlineExceeded, Draining, InvalidInput, OutOfMemory, QueueFull
 from maxsim_serve.metrics import Metrics
-from maxsim_serve.store import Collection, CollectionSpec, NewDocument, Store
+from maxsim_serve.store import Collection, CollectionSpec, NewDocument, Part, Store
 
 DIM = 48
 LENGTHS = [1, 17, 63, 111, 2, 5, 30, 64, 65, 7, 9, 128]
@@ -247,6 +249,40 @@ def test_a_large_request_goes_by_itself_and_holds_up_nobody_before_it(
     assert all(wanted) and len(wanted) == 7
     assert batches[0][1:] == [small]  # with the one that held them up
     assert batches[1:] == [[large], [small, small], [large], [large], [small]]
+
+
+def test_rows_in_a_gpus_memory_make_larger_batches(query, metrics):
+    batches = []
+
+    class Scorer(CpuScorer):
+        def launch(self, requests):
+            batches.append([request.resolved.count for request in requests])
+            return SimpleNamespace(wait=lambda: Scored([np.zeros(2, np.float32) for _ in requests], [], {}))
+
+    class Documents:
+        dim = DIM
+        normalize = False
+
+        def __init__(self, on_gpu: bool, host_tokens: object = None) -> None:
+            rows = np.array([0, 50]), np.array([50, 50])
+            part = Part(SimpleNamespace(is_cuda=on_gpu), *rows, np.arange(2), host_tokens)
+            self.resolve = lambda: Resolved([part], 2, np.empty(0, np.int64), 100)
+
+    async def body() -> None:
+        for kind in ((True,), (True, "pinned"), (False,)):
+            one = Engine(
+                queue_depth=64, max_batch_tokens=500, retry_after_s=2.0, metrics=metrics, scorer=Scorer()
+            )
+            async for engine in stopping(one):
+                gate, held = await hold(engine, query)
+                crowd = [asyncio.create_task(rank(engine, query, Documents(*kind))) for _ in range(20)]
+                await asyncio.sleep(0.01)
+                gate.opened.set()
+                await asyncio.gather(held, *crowd)
+
+    run(body)
+    # Up to 500 tokens, 20 of 25 or 5 of 100, beside the one that held them up.
+    assert [len(batch) for batch in batches] == [21, *2 * (1 + 5, 5, 5, 5)]
 
 
 def test_explanations_name_the_winning_tokens(collection, query, metrics):

@@ -1,0 +1,117 @@
+"""What a batch uploads, and what becomes of its scores; only pinned memory and events are faked."""
+
+import numpy as np
+import pytest
+import torch
+
+import maxsim
+from maxsim_serve.engine.batch import Lane
+from maxsim_serve.engine.candidates import Resolved
+from maxsim_serve.engine.forms import query_dtype
+from maxsim_serve.engine.scorer import Request
+from maxsim_serve.store import Part
+
+CPU = torch.device("cpu")
+DIM = 32
+
+
+class Event:
+    def __init__(self, enable_timing):
+        self.recorded = False
+
+    def record(self, stream):
+        self.recorded = True
+
+    def synchronize(self):
+        assert self.recorded
+
+    def elapsed_time(self, later):
+        assert self.recorded and later.recorded
+        return 2.0
+
+
+@pytest.fixture
+def lane(monkeypatch):
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **options: empty(*shape, **options))
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    return Lane(CPU, None, lambda query, stored: query_dtype(query, stored, keep_float32=False))
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(11)
+
+
+def store(rng, dtype, documents=40):
+    """Token rows, and the first row and length of each document."""
+    lengths = rng.integers(1, 50, documents)
+    rows = torch.from_numpy(rng.standard_normal((int(lengths.sum()), DIM), np.float32)).to(dtype)
+    return rows, lengths.cumsum() - lengths, lengths
+
+
+def resolved(stored, *chosen, count=None):
+    """Each of the chosen is a part: of its documents, the positions in the request."""
+    rows, starts, lengths = stored
+    parts = [Part(rows, starts[places], lengths[places], positions) for places, positions in chosen]
+    found = sum(len(part.positions) for part in parts)
+    count = found if count is None else count
+    return Resolved(parts, count, np.arange(count - found), int(sum(part.lengths.sum() for part in parts)))
+
+
+def alone(query, found):
+    """The scores by the library, one part after the other."""
+    scores = np.full(found.count, -np.inf, np.float32)
+    for part in found.parts:
+        documents = maxsim.Spans(part.tokens, torch.from_numpy(part.starts), torch.from_numpy(part.lengths))
+        rounded = torch.from_numpy(query).to(part.tokens.dtype)
+        scores[part.positions] = maxsim.score(rounded, documents)[0].numpy()
+    return scores
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_a_mixed_batch_scores_as_each_request_does(lane, rng, dtype):
+    stored, other = store(rng, dtype), store(rng, torch.float16)
+
+    def request(rows, numpy_dtype, found):
+        return Request(rng.standard_normal((rows, DIM)).astype(numpy_dtype), found, found.count)
+
+    def some(count):
+        return rng.integers(0, 40, count), np.arange(count)
+
+    requests = [
+        request(7, np.float16, resolved(stored, some(33))),
+        request(32, np.float32, resolved(stored, some(1))),
+        request(40, np.float32, resolved(stored, some(17))),
+        request(70, np.float32, resolved(stored, some(5))),
+        request(71, np.float32, resolved(other, some(6))),
+        request(3, np.float32, resolved(stored, (rng.integers(0, 40, 4), np.array([1, 2, 5, 6])), count=8)),
+        request(5, np.float32, resolved(stored)),
+        Request(rng.standard_normal((9, DIM)).astype(np.float32), resolved(other, some(11)), 3),
+    ]
+    for batch in (requests, requests[:1], requests[::-1]):  # the lane's buffers are used again
+        scored = lane.launch(batch).wait()
+        for (query, found, _), scores in zip(batch, scored.results, strict=True):
+            np.testing.assert_array_equal(scores, alone(query, found))
+        assert set(scored.stages_s) == {"upload", "kernel", "download", "launch"}
+        assert scored.stages_s["kernel"] == 2e-3
+    assert len(lane.launch(requests).wait().launches) == 5
+
+
+def test_the_best_of_many_are_picked_before_the_download(lane, rng):
+    stored = store(rng, torch.float16)
+    many = rng.integers(0, 40, 20_000), np.arange(20_000)
+    query = rng.standard_normal((4, DIM)).astype(np.float16)
+    found = resolved(stored, many)
+    scored = lane.launch([Request(query, found, 50)]).wait()
+    wanted = maxsim.top_k(torch.from_numpy(alone(query, found)), 50)
+    (best,) = scored.results
+    assert best.positions.tolist() == wanted.indices.tolist()
+    assert best.scores.tolist() == wanted.values.tolist()
+    assert scored.stages_s["select"] == 2e-3 and scored.moved_bytes["down"] == 50 * 12
+
+
+def test_nothing_found_is_nothing_launched(lane, rng):
+    query = rng.standard_normal((4, DIM)).astype(np.float16)
+    scored = lane.launch([Request(query, resolved(store(rng, torch.float16), count=3), 0)]).wait()
+    assert scored.results[0].tolist() == [-np.inf] * 3 and scored.launches == []
