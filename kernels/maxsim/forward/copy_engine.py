@@ -8,11 +8,12 @@ from functools import lru_cache
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from maxsim.forward.launch import Box, Frame
 from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
-__all__ = ["box", "frame", "max_or_nan", "sum_rows"]
+__all__ = ["box", "bring", "frame", "max_or_nan", "sum_rows"]
 
 _SHARED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
@@ -30,6 +31,13 @@ def frame(layout: Layout, rows: int, columns: int) -> Frame:
 @lru_cache(MOST_REMEMBERED)
 def _frame(table_rows: int, dim: int, row_stride: int, rows: int, columns: int) -> Frame:
     return Frame((table_rows, dim), (row_stride, 1), (rows, columns), _SHARED)
+
+
+@gluon.jit
+def bring(desc, row, ready, target):
+    """Let the copy engine bring a box of rows; `ready` completes when it is there."""
+    mbarrier.expect(ready, desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(desc, [row, 0], ready, target)
 
 
 @gluon.jit

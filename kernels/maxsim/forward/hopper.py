@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from maxsim.forward.copy_engine import max_or_nan, sum_rows
+from maxsim.forward.copy_engine import bring, max_or_nan, sum_rows
 from maxsim.forward.launch import Kernel
 
 __all__ = ["KERNEL", "REGISTERS", "long_query_hopper"]
@@ -65,17 +65,6 @@ def _item(item, items, where, BD: gl.constexpr):
 
 
 @gluon.jit
-def _ask(desc, row, ready, target):
-    """Let the copy engine bring a box of rows; `ready` completes when it is there.
-
-    Rows past the end of a document are its neighbour's, and past the store's end zeros: they are copied, and
-    masked before the maximum.
-    """
-    mbarrier.expect(ready, desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(desc, [row, 0], ready, target)
-
-
-@gluon.jit
 def _copy(
     x_desc, ring, full, empty, work, where, BD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -92,7 +81,9 @@ def _copy(
             if (item != first) | (token != 0):
                 # The ring starts out empty: the first wait in each slot is for a phase that is already over.
                 mbarrier.wait(empty.index(slot), ((tile // STAGES) & 1) ^ 1)
-                _ask(x_desc, start + token, full.index(slot), ring.index(slot))
+                # Rows past the end of the document are its neighbour's, and past the store's end zeros:
+                # they are copied, and masked before the maximum.
+                bring(x_desc, start + token, full.index(slot), ring.index(slot))
             tile += 1
 
 
@@ -262,7 +253,7 @@ def long_query_hopper(
     tma.async_copy_global_to_shared(q_desc, [row + BQ // 2, 0], q_ready, q_tile.index(1))
     start, _, count = _item(program // chunks, items, where, BD)
     if count > 0:
-        _ask(x_desc, start, full.index(0), ring.index(0))
+        bring(x_desc, start, full.index(0), ring.index(0))
     for slot in gl.static_range(STAGES):
         if slot > 0:
             mbarrier.init(full.index(slot), count=1)

@@ -13,10 +13,10 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from maxsim.forward.choose import Choice
-from maxsim.forward.copy_engine import frame, max_or_nan, sum_rows
+from maxsim.forward.copy_engine import bring, frame, max_or_nan, sum_rows
 from maxsim.forward.launch import Kernel, Launch
 from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
@@ -123,10 +123,13 @@ def _across_warps(best, maxima, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def _ask(desc, row, ready, target):
-    """Let the copy engine bring a box of rows; `ready` completes when it is there."""
-    mbarrier.expect(ready, desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(desc, [row, 0], ready, target)
+def _after(wanted, begin, row, count, next_row, next_count, BD: gl.constexpr):
+    """What to ask for after the tile that begins at token `begin` of cell `wanted`: its next one, or the next
+    cell's first."""
+    begin += BD
+    if begin >= count:
+        wanted, begin, row, count = wanted + 1, 0, next_row, next_count
+    return wanted, begin, row, count
 
 
 @gluon.jit(do_not_specialize=_RUNTIME, do_not_specialize_on_alignment=_TENSORS)
@@ -173,7 +176,7 @@ def short_query_hopper(
     if not MASKED:
         low, next_low = gl.minimum(low, count), gl.minimum(next_low, next_count)
     # Where there is a mask, too: a document's first tile is hardly ever all padding.
-    _ask(x_desc, x_row + low, full.index(0), ring.index(0))
+    bring(x_desc, x_row + low, full.index(0), ring.index(0))
     if MASKED:
         count, next_count = _up_to_last(X_MASK, (x_mask, next_mask), (count, next_count), WARPS)
     x_row, x_mask, count = x_row + low, x_mask + low, gl.minimum(count - low, span)
@@ -182,17 +185,15 @@ def short_query_hopper(
     # The next tile to ask for: tokens from `ask` on of cell `wanted`, whose document has `ask_count` from
     # row `ask_row` on. Rows past the end of a document are its neighbour's, and past the store's end zeros:
     # they are copied, and masked before the maximum. An empty document is a tile of such.
-    wanted, ask, ask_row, ask_count = first, BD, x_row, count
-    if ask >= ask_count:
-        wanted, ask, ask_row, ask_count = wanted + 1, 0, next_row, next_count
+    wanted, ask, ask_row, ask_count = _after(first, 0, x_row, count, next_row, next_count, BD)
     for slot in range(1, STAGES):
         if wanted < last:
-            _ask(x_desc, ask_row + ask, full.index(slot), ring.index(slot))
-            ask += BD
-            if ask >= ask_count:
-                wanted, ask, ask_row, ask_count = wanted + 1, 0, next_row, next_count
+            bring(x_desc, ask_row + ask, full.index(slot), ring.index(slot))
+            wanted, ask, ask_row, ask_count = _after(
+                wanted, ask, ask_row, ask_count, next_row, next_count, BD
+            )
     q_first, q_count, q_mask = _query(qi, left)
-    _ask(q_desc, q_first, q_ready, q_tile)
+    bring(q_desc, q_first, q_ready, q_tile)
     mbarrier.wait(q_ready, 0)
     query = q_tile.permute((1, 0)).load(query_in)  # [D, BQ]
     token = gl.arange(0, BD, gl.SliceLayout(1, mma))
@@ -209,10 +210,10 @@ def short_query_hopper(
             if wanted < last:
                 # Every warp has its part of the tile: the slot may be filled again.
                 gl.thread_barrier()
-                _ask(x_desc, ask_row + ask, full.index(slot), ring.index(slot))
-                ask += BD
-                if ask >= ask_count:
-                    wanted, ask, ask_row, ask_count = wanted + 1, 0, next_row, next_count
+                bring(x_desc, ask_row + ask, full.index(slot), ring.index(slot))
+                wanted, ask, ask_row, ask_count = _after(
+                    wanted, ask, ask_row, ask_count, next_row, next_count, BD
+                )
             products = mma_v2(tokens, query, gl.zeros([BD, BQ], gl.float32, mma))
             if MASKED or tile + BD > count:
                 products = gl.where(live[:, None], products, float("-inf"))
@@ -236,7 +237,7 @@ def short_query_hopper(
                 # All warps have read the first query: they have met since.
                 qi = qj
                 q_first, q_count, q_mask = _query(qi, left)
-                _ask(q_desc, q_first, q_ready, q_tile)
+                bring(q_desc, q_first, q_ready, q_tile)
                 mbarrier.wait(q_ready, 1)
                 query = q_tile.permute((1, 0)).load(query_in)
 

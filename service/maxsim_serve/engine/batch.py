@@ -6,7 +6,6 @@ hold.
 
 import time
 from collections.abc import Sequence
-from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -27,7 +26,6 @@ __all__ = ["Lane"]
 
 # Upload, kernel, perhaps a selection, download.
 _MOST_STAGES = 4
-_form = cache(shared_rows)
 
 
 class _Key(NamedTuple):
@@ -109,7 +107,7 @@ class Lane:
     def _groups(self, requests: Sequence[Request]) -> list[tuple[_Key, list[tuple[int, Part]]]]:
         groups: dict[_Key, list[tuple[int, Part]]] = {}
         for number, request in enumerate(requests):
-            form = _form(len(request.query)) or -1 - number
+            form = shared_rows(len(request.query)) or -1 - number
             for part in request.resolved.parts:
                 key = _Key(id(part.tokens), self._rounded(request.query, part.tokens.dtype), form)
                 groups.setdefault(key, []).append((number, part))
@@ -135,7 +133,7 @@ class Lane:
             layout.rows(queries, key.query_dtype),
             layout.numbers(starts, lengths, [of_query], [np.array(query_starts)], [np.array(query_lengths)]),
             max(query_lengths),
-            max(map(_longest, parts)),
+            max(part.most_rows() for part in parts),
         )
 
     def _score(self, work: _Work, upload: Upload) -> tuple[torch.Tensor, str]:
@@ -219,10 +217,6 @@ def _pick(work: _Work, scores: torch.Tensor, requests: Sequence[Request]) -> tup
         return (scores,)
     best = maxsim.top_k(scores, requests[work.members[0][0]].wanted)
     return best.values, best.indices
-
-
-def _longest(part: Part) -> int:
-    return int(part.lengths.max(initial=0)) if part.longest is None else part.longest
 
 
 def _tokens(work: _Work, upload: Upload) -> torch.Tensor:

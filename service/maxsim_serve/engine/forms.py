@@ -1,6 +1,7 @@
 """What becomes of a query for a launch: its dtype, and the rows that it is counted as."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ def query_dtype(query: NDArray[np.generic], stored: torch.dtype, keep_float32: b
     return stored
 
 
+@cache
 def shared_rows(rows: int) -> int | None:
     """The most rows of the queries that one of so many shares with; None if it goes by itself."""
     few, most = _SHARED_ROWS

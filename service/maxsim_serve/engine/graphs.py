@@ -65,7 +65,7 @@ class Graphs:
         if len(parts) != 1:
             return None
         part = parts[0]
-        tokens, count, longest = part.tokens, len(part.positions), part.longest
+        tokens, count = part.tokens, len(part.positions)
         if count > _PAIRS[-1]:
             return None
         stored = self._stored.get(id(tokens))
@@ -73,14 +73,12 @@ class Graphs:
             if not tokens.is_cuda:
                 return None
             stored = tokens.dtype
-        if longest is None:
-            longest = int(part.lengths.max())
         key = (
             id(tokens),
             rounded(query, stored),
             shared_rows(len(query)) or -(-len(query) // STEP) * STEP,
             _PAIRS[bisect_left(_PAIRS, count)],
-            (1 << max(_LONGEST_BITS, longest.bit_length())) - 1,
+            (1 << max(_LONGEST_BITS, part.most_rows().bit_length())) - 1,
         )
         graphs = self._graphs.get(key) or self._captured(key, tokens)
         flight = graphs[slot].launch(request, started) if graphs else None

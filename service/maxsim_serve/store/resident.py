@@ -46,6 +46,10 @@ class Part(NamedTuple):
     lease: object = None
     longest: int | None = None
 
+    def most_rows(self) -> int:
+        """`longest`, looked up where nobody has."""
+        return int(self.lengths.max(initial=0)) if self.longest is None else self.longest
+
 
 class Located(NamedTuple):
     """Where the asked documents are, `tokens` rows in all; `missing` int64 are positions of unknown ids."""

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 
 PROCESSES = 8
 
-# argv: the folder of kernels, a folder to meet in, how many meet there.
+AHEAD = Path(__file__).parents[2] / "kernels"
+
+# argv: the folder of kernels, a folder to meet in, how many meet there, where `compile_ahead` is.
 COMPILE = """
 import hashlib, os, sys, time
 from pathlib import Path
@@ -19,32 +22,26 @@ from maxsim_serve.engine.device import use_kernel_cache
 
 cache, meeting, processes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 use_kernel_cache(cache)
+sys.path.insert(0, sys.argv[4])
 
-import triton
+import torch
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from compile_ahead import compiled
 from maxsim.forward.finish import add_blocks
+from maxsim.forward.launch import Options
 
 (meeting / str(os.getpid())).touch()
 while len(list(meeting.iterdir())) < processes:
     time.sleep(0.01)
-tensors = {"SUMS": "*fp64", "Q_INDEX": "*i64", "X_INDEX": "*i64", "OUT": "*fp32"}
-constants = {"PAIRS": 8, "BLOCKS": 16, "DEPENDENT": True}
-signature = {
-    parameter.name: tensors.get(parameter.name) or (
-        "constexpr" if parameter.name in constants else parameter.annotation_type
-    )
-    for parameter in add_blocks.params
-}
-source = ASTSource(fn=add_blocks, signature=signature, constexprs=constants)
-kernel = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+tensors = (torch.empty(0, dtype=dtype) for dtype in (torch.float64, torch.int64, torch.int64, torch.float32))
+kernel = compiled(add_blocks, (*tensors, *8 * (1,)), (8, 16, True), Options(4), GPUTarget("cuda", 90, 32))
 print(hashlib.sha256(kernel.asm["cubin"]).hexdigest())
 """
 
 
 def start(cache, meeting, processes):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
-    command = [sys.executable, "-c", COMPILE, str(cache), str(meeting), str(processes)]
+    command = [sys.executable, "-c", COMPILE, str(cache), str(meeting), str(processes), str(AHEAD)]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -86,10 +86,8 @@ def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick:
         answers.random_sizes(report, client, port, "passages", passages)
         for candidates in (100, 1000):
             saturation.saturate(report, client, port, "passages", len(passages), candidates)
-        if quick:
-            churn.churn(report, client, port, "gpu", 200_000_000, min(cycles, 5))
-        else:
-            churn.churn(report, client, port, "gpu", 2_000_000_000, cycles)
+        size_bytes, cycles = (200_000_000, min(cycles, 5)) if quick else (2_000_000_000, cycles)
+        churn.churn(report, client, port, "gpu", size_bytes, cycles)
         for name in ("passages", "on-host"):
             answers.equal_to_library(report, port, name, passages, f"{name}, after the storm")
 

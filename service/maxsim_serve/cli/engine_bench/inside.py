@@ -60,7 +60,7 @@ def batching(report: Report, corpus: Corpus, requests: int) -> None:
     scorer = _scorer(metrics)
     index = _index(corpus)
     for candidates in (100, 1000):
-        by_id = _asked(index, len(corpus), requests, (candidates, candidates), (32, 32))
+        by_id = _asked(index, corpus, requests, (candidates, candidates), (32, 32))
         found = [(query, _Found(each.resolve())) for query, each in by_id]
         for part, asked in (("engine", by_id), ("engine past the look-up", found)):
             name = f"{part}, {candidates:,} candidates"
@@ -79,7 +79,7 @@ def memory(report: Report, corpus: Corpus, requests: int) -> None:
     """How much more the allocator keeps unused after all requests than after half of them."""
     metrics = Metrics()
     scorer = _scorer(metrics)
-    asked = _asked(_index(corpus), len(corpus), 400, (1, 2500), (1, 300))
+    asked = _asked(_index(corpus), corpus, 400, (1, 2500), (1, 300))
     spare_bytes = []
     for _ in range(requests // len(asked)):
         _serve(scorer, metrics, 2_000_000, asked)
@@ -111,16 +111,16 @@ def _index(corpus: Corpus) -> ResidentIndex:
 
 
 def _asked(
-    index: ResidentIndex, documents: int, requests: int, candidates: tuple[int, int], rows: tuple[int, int]
+    index: ResidentIndex, corpus: Corpus, requests: int, candidates: tuple[int, int], rows: tuple[int, int]
 ) -> list[tuple[NDArray[np.float16], _ById]]:
     rng = np.random.default_rng(9)
-    ids = [f"d{number}" for number in range(documents)]
+    ids = corpus.ids
     counts = rng.integers(candidates[0], candidates[1] + 1, requests)
     lengths = rng.integers(rows[0], rows[1] + 1, requests)
     return [
         (
             rng.standard_normal((int(length), DIM)).astype(np.float16),
-            _ById(index, [ids[number] for number in rng.integers(0, documents, int(count)).tolist()]),
+            _ById(index, [ids[number] for number in rng.integers(0, len(ids), int(count)).tolist()]),
         )
         for count, length in zip(counts, lengths, strict=True)
     ]
