@@ -204,6 +204,28 @@ def test_a_mask_changes_no_short_kernel(h200, query_rows):
     assert (plain.name, plain.config, plain.segments) == (under.name, under.config, under.segments)
 
 
+def test_documents_of_very_different_lengths_get_four_warps_each(h200):
+    def config(rows, items, longest, pairs=None):
+        return config_of(h200.choose(packed(32, 1, 32), packed(rows, items, longest), pairs))
+
+    assert config(256_000, 1000, 1024) == config(256_000, 1000, 1024, 700) == "hopper-few"
+    assert config(192_000, 1000, 512) == "hopper-few"
+    # Short ones, or hardly longer than the mean; or spans of a table whose other rows say nothing of them.
+    assert (
+        config(191_000, 1000, 512) == config(192_000, 1000, 511) == config(768_000, 1000, 1024) == "hopper-32"
+    )
+    assert config(10_000_000, 1000, 512) == config(256_000, 1000, None) == "hopper-32"
+
+
+def test_under_a_mask_long_documents_may_differ_in_length(h200):
+    def config(documents, tokens):
+        mask = torch.empty(documents, tokens, dtype=torch.bool, device="meta")
+        return config_of(h200.choose(*sides(dense(1, 32), dense(documents, tokens), mask)))
+
+    assert (config(1000, 512), config(1000, 511)) == ("hopper-few", "hopper-32")
+    assert config_of(h200.choose(*sides(dense(1, 32), dense(1000, 512)))) == "hopper-32"
+
+
 @pytest.mark.parametrize("pairs", [None, 300], ids=["all pairs", "a work list"])
 def test_query_rows_nobody_has_counted_are_taken_in_chunks(h200, pairs):
     choice = h200.choose(packed(500, 1, None), packed(9000, 300, 100), pairs)

@@ -37,6 +37,9 @@ SPLIT_TARGET_PROGRAMS_PER_SM = 8
 SPLIT_MIN_TOKENS = 128
 # Of scattered documents, looked up one after the other, plain loads have more under way than the copy engine.
 SCATTERED_PROGRAMS_PER_SM = 31
+# Documents are uneven where the longest, of at least so many tokens, has so many times the mean, and that is
+# no less than so many. A long one begun last must not be waited for; short ones leave a tile empty.
+UNEVEN_LONGEST, UNEVEN_OVER_MEAN, UNEVEN_MEAN = 512, 1.5, 192
 # The tiles that one Hopper program should have, so that the last round of documents costs little.
 HOPPER_ITEMS_PER_GROUP = 16
 HOPPER_MIN_TOKENS = 512
@@ -138,6 +141,9 @@ def _few_rows(
     )
     config = table[f"hopper-{size}" if copied else f"short-{size}"]
     if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * where.processors:
+        if copied and _uneven(right):
+            reason = "few query rows, documents of very different lengths: four warps to each"
+            return _short("short-query", reason, table["hopper-few"])
         return _short("short-query", "few query rows: bound by reading the documents", config)
     segments = 1
     if listed_or_one:
@@ -193,6 +199,14 @@ def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int, 
     if not where.splitting or items == 0 or longest is None:
         return 1
     return max(min(-(-wanted_items // items), longest // min_tokens), 1)
+
+
+def _uneven(right: Layout) -> bool:
+    """Whether some documents may be far longer than most. Of a few spans of a larger table nobody knows."""
+    if right.longest is None or right.longest < UNEVEN_LONGEST:
+        return False
+    mean = right.table_rows / right.items
+    return right.masked or (right.listed and mean >= UNEVEN_MEAN and UNEVEN_OVER_MEAN * mean <= right.longest)
 
 
 def summed(left: Layout) -> bool:
