@@ -6,14 +6,14 @@ Nothing here imports Triton unless an operand lies on a GPU.
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Protocol
+from functools import cache, lru_cache
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from maxsim import cpu, cpu_native, reference
-from maxsim.rows import Layout, Side
+from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
 __all__ = ["Kernel", "Plan", "decide", "kernel"]
 
@@ -94,16 +94,27 @@ def decide(left: Side, right: Side, pairs: int | None = None) -> Plan:
     row = _row(device, dtype)
     if row.kernel != "triton":
         return Plan(row.kernel, row.reason, device.type, dtype)
-    from maxsim.forward import choose
+    chosen = _choices().choose(left, right, pairs)
+    return _remembered(chosen.name, chosen.reason, device.type, dtype)
 
-    chosen = choose.choose(left, right, pairs)
-    return Plan(chosen.name, chosen.reason, device.type, dtype)
+
+@lru_cache(MOST_REMEMBERED)
+def _remembered(*plan: Any) -> Plan:
+    return Plan(*plan)
 
 
 def kernel(queries: Tensor | Layout, documents: Tensor | Layout) -> Kernel:
     """The backend for tokens of these devices and dtypes."""
     name = _row(documents.device, reference.compute_dtype(queries, documents)).kernel
     return _triton() if name == "triton" else _KERNELS[name]
+
+
+@cache
+def _choices() -> Any:
+    """The table for GPUs; imported once, as looking for it takes a call 0.5 µs."""
+    from maxsim.forward import choose
+
+    return choose
 
 
 @cache

@@ -51,7 +51,7 @@ class Parts(NamedTuple):
     longest: int | None = None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Layout:
     """How the rows of N items lie, wherever the first is: a side without its addresses.
 

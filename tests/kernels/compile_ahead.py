@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from maxsim.forward import backend, choose, launch, warmup
+from maxsim.forward import backend, choose, launch, prepare, warmup
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 NAMES = {
@@ -53,11 +53,11 @@ WANTED = {
 def recorded(capability: int) -> Iterator[tuple[dict[str, Any], Any, tuple[Any, ...], tuple[Any, ...], Any]]:
     """(what it is, function, arguments, constants, options) of every launch on a GPU of this capability."""
     choose._hopper = lambda device: capability == 90
-    choose.hopper_or_newer = backend.hopper_or_newer = lambda device: capability >= 90
-    backend.processors = lambda device: 132
+    prepare.hopper_or_newer = lambda device: capability >= 90
+    prepare.processors = lambda device: 132
     launches = []
-    launch.Launch.__call__ = lambda self, tables, tensors: launches.append(
-        (self.kernel.function, self.arguments(tables, tensors), self.constants(), self.options)
+    launch.Launch.__call__ = lambda self, operands, first=0: launches.append(
+        (self.kernel.function, self.arguments(operands, first), self.constants, self.options)
     )
     seen = set()
     for (dim, dtype), wanted in WANTED.items():

@@ -44,11 +44,11 @@ def choices(dim, dtypes, query_rows):
         if not runs_on(config, torch.device("cuda", torch.cuda.current_device())):
             continue
         if name == "short-64":
-            yield f"{name}, chunked", Choice(name, "test", config, 1, True)
+            yield f"{name}, chunked", Choice(name, "test", config, 1, chunked=True, straight=True)
         if config.kernel.startswith("short") and query_rows > config.query_rows:
             continue
         for segments in (1, 3):
-            yield f"{name}, {segments} segments", Choice(name, "test", config, segments)
+            yield f"{name}, {segments} segments", Choice(name, "test", config, segments, straight=True)
 
 
 def run(choice, left, right, listing=(None, None)):

@@ -5,7 +5,7 @@ Nothing is tried out at run time. The figures behind the table are in docs/bench
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -47,11 +47,13 @@ MAX_COPIED_ROWS = 1 << 31
 _splitting = True
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Choice:
-    """What runs. `chunked`: a query may have more rows than a tile; `segments`: parts of a document.
+    """What runs. Compared by identity: launches are remembered by it.
 
-    Compared by identity: launches are remembered by it.
+    segments parts of a document
+    chunked  a query may have more rows than a tile
+    straight rows of both sides are read 16 bytes at a time, and begin at multiples of so many
     """
 
     name: str
@@ -59,6 +61,7 @@ class Choice:
     config: Config
     segments: int = 1
     chunked: bool = False
+    straight: bool = False
 
 
 class _Where(NamedTuple):
@@ -94,7 +97,9 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
 
 @lru_cache(MOST_REMEMBERED)
 def _choose(left: Layout, right: Layout, pairs: int | None, *where: Any) -> Choice:
-    return _chosen(left, right, pairs, _Where(*where))
+    place = _Where(*where)
+    chosen = _chosen(left, right, pairs, place)
+    return replace(chosen, straight=place.aligned and aligned(left) and aligned(right))
 
 
 def _chosen(left: Layout, right: Layout, pairs: int | None, where: _Where) -> Choice:
@@ -227,14 +232,9 @@ def compute_dtype(query: Tensor | Layout, document: Tensor | Layout) -> torch.dt
     return query.dtype
 
 
-def _multiples(layout: Layout) -> bool:
+def aligned(layout: Layout) -> bool:
     """Whether rows begin at multiples of 16 bytes where the first does, and can be read so many at a time."""
     return layout.column_stride == 1 and layout.row_stride % 8 == 0
-
-
-def aligned(side: Side) -> bool:
-    """Whether rows can be read 16 bytes at a time."""
-    return _multiples(side.layout) and side.tokens.data_ptr() % 16 == 0
 
 
 def runs_on(config: Config, device: torch.device) -> bool:
@@ -249,7 +249,7 @@ def _copy_engine_reads(left: Layout, right: Layout, where: _Where) -> bool:
 
 
 def _copied(side: Layout) -> bool:
-    return _multiples(side) and 0 < side.table_rows < MAX_COPIED_ROWS and side.row_stride > 0
+    return aligned(side) and 0 < side.table_rows < MAX_COPIED_ROWS and side.row_stride > 0
 
 
 @contextmanager

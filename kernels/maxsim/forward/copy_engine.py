@@ -10,21 +10,17 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from maxsim.forward.launch import Box, Frame
-from maxsim.rows import MOST_REMEMBERED, Layout, Side
+from maxsim.forward.variant import Frame
+from maxsim.rows import MOST_REMEMBERED, Layout
 
-__all__ = ["box", "bring", "frame", "max_or_nan", "sum_rows"]
+__all__ = ["bring", "frame", "max_or_nan", "sum_rows"]
 
 _SHARED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
 
-def box(side: Side, rows: int, columns: int) -> Box:
-    """Boxes of rows × columns of a row table, zeros past its edges."""
-    return Box(side.tokens, frame(side.layout, rows, columns))
-
-
 def frame(layout: Layout, rows: int, columns: int) -> Frame:
-    """The same of a table wherever it lies, and whichever rows of it are items."""
+    """Boxes of rows × columns of a row table, zeros past its edges: wherever it lies, and whichever of its
+    rows are items."""
     return _frame(layout.table_rows, layout.dim, layout.row_stride, rows, columns)
 
 

@@ -130,5 +130,5 @@ def tile(longest: int | None, segments: int) -> Tile:
     return Tile(16, 1, BLOCK_ROWS, 1, 4) if segments == 1 else Tile(1, 1, BLOCK_ROWS, 16, 4)
 
 
-KERNEL = Kernel(finish, tensors=slice(0, 7))
-BLOCKS_KERNEL = Kernel(add_blocks, tensors=slice(0, 4))
+KERNEL = Kernel(finish)
+BLOCKS_KERNEL = Kernel(add_blocks)

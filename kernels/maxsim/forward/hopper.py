@@ -283,4 +283,4 @@ def long_query_hopper(
     )  # fmt: skip
 
 
-KERNEL = Kernel(long_query_hopper, tensors=slice(2, 9))
+KERNEL = Kernel(long_query_hopper)

@@ -6,23 +6,16 @@ is asked for again as soon as its tile lies in registers. Where there are many p
 one after the other: it reads the query once, and the second document while it is busy with the first.
 """
 
-from functools import lru_cache
-
 import triton.language as tl
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
-from maxsim.forward.choose import Choice
-from maxsim.forward.copy_engine import bring, frame, max_or_nan, sum_rows
-from maxsim.forward.launch import Kernel, Launch
-from maxsim.rows import MOST_REMEMBERED, Layout, Side
+from maxsim.forward.copy_engine import bring, max_or_nan, sum_rows
+from maxsim.forward.launch import Kernel
 
-__all__ = ["KERNEL", "launch", "short_query_hopper"]
-
-LONGEST = (1 << 31) - 1
+__all__ = ["KERNEL", "short_query_hopper"]
 
 _RUNTIME = [
     "q_item", "q_rows", "q_ragged", "q_masked", "x_item", "x_rows", "x_ragged",
@@ -242,48 +235,4 @@ def short_query_hopper(
                 query = q_tile.permute((1, 0)).load(query_in)
 
 
-KERNEL = Kernel(short_query_hopper, tensors=slice(2, 12))
-
-
-def launch(choice: Choice, left: Side, right: Side, query_index: Tensor | None, document_index: Tensor | None,
-           scores: Tensor, maxima: Tensor) -> None:  # fmt: skip
-    """Fill scores, or maxima [pairs, segments, query_rows] where the choice has several segments."""
-    tensors = (
-        left.starts, left.lengths, left.mask, right.starts, right.lengths, right.mask,
-        query_index, document_index, scores, maxima,
-    )  # fmt: skip
-    prepared = _prepared(choice, left.layout, right.layout, query_index is not None, scores.numel())
-    prepared((left.tokens, right.tokens), tensors)
-
-
-@lru_cache(MOST_REMEMBERED)
-def _prepared(choice: Choice, left: Layout, right: Layout, listed: bool, pairs: int) -> Launch:
-    config, cells = choice.config, pairs * choice.segments
-    numbers = (
-        left.item_step, left.length, int(left.listed), int(left.masked),
-        right.item_step, right.length, int(right.listed),
-        left.items, right.items, int(listed), cells, choice.segments, _span(choice, right), config.query_rows,
-    )  # fmt: skip
-    tile = (config.columns, config.query_rows, config.tokens)
-    constants = (*tile, config.stages, config.pairs, config.options.num_warps, right.masked)
-    return Launch(
-        KERNEL,
-        programs=-(-cells // config.pairs),
-        key=(config.key, left.dtype, right.masked),
-        frames=(
-            frame(left, config.query_rows, config.columns),
-            frame(right, config.tokens, config.columns),
-        ),
-        numbers=numbers,
-        constants=lambda: constants,
-        options=config.options,
-        device=right.device,
-    )
-
-
-def _span(choice: Choice, right: Layout) -> int:
-    """Tokens of a segment, whole tiles: no limit where a document is one."""
-    if choice.segments == 1:
-        return LONGEST
-    tokens = choice.config.tokens
-    return -(-(right.longest or 1) // (choice.segments * tokens)) * tokens
+KERNEL = Kernel(short_query_hopper)

@@ -161,4 +161,4 @@ def _maxima(
     return largest(best, 0)
 
 
-KERNEL = Kernel(short_query, tensors=slice(0, 12))
+KERNEL = Kernel(short_query)

@@ -55,7 +55,11 @@ def cases(
                             if form not in _FORMS[config.kernel] or (chunked and name != "short-64"):
                                 continue
                             segments = 3 if form.startswith("split") else 1
-                            yield Choice(name, "warm-up", config, segments, chunked), left, right
+                            yield (
+                                Choice(name, "warm-up", config, segments, chunked, straight=True),
+                                left,
+                                right,
+                            )
 
 
 # Which forms of queries make a kernel, or the one that finishes its work, a variant of its own.
