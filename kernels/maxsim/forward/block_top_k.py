@@ -8,14 +8,16 @@ Of very many scores most are not worth sorting. They are cut into groups first: 
 k groups whose largest keys are the largest, for any other group's scores have those k above them.
 """
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from maxsim.forward.launch import INTERPRETED, Kernel, Options
+from maxsim.forward.launch import INTERPRETED, Kernel, Launch, Options
+from maxsim.rows import MOST_REMEMBERED
 from maxsim.topk import FEW
 
 __all__ = ["MOST", "best_keys", "largest_keys", "positions", "warm"]
@@ -90,8 +92,8 @@ def best_keys(
         tl.store(TARGET + (row * blocks + block) * K + place, key)
 
 
-LARGEST = Kernel(largest_keys, tensors=slice(0, 2))
-BEST = Kernel(best_keys, tensors=slice(0, 3))
+LARGEST = Kernel(largest_keys)
+BEST = Kernel(best_keys)
 
 
 class _Filling(NamedTuple):
@@ -147,15 +149,24 @@ def warm(device: torch.device) -> None:
 
 def _largest(scores: Tensor, keys: Tensor, spans: int) -> None:
     rows, total = scores.shape
-    constants = (SPAN, GROUP)
-    arguments = (scores, keys, total, spans)
-    LARGEST.launch(rows * spans, constants, arguments, lambda: constants, Options(8), scores.device)
+    _prepared_largest(rows, total, spans, scores.device)((scores, keys))
 
 
 def _launch(filling: _Filling, target: Tensor, sizes: tuple[int, int, int, int], last: bool) -> None:
     block = LARGEST_BLOCK if last and filling.keys > BLOCK else BLOCK
     constants = (block, MOST, GROUP, filling.filled, last)
-    programs = target.shape[0] * sizes[2]
-    arguments = (filling.source, filling.listed, target, *sizes)
-    device = target.device
-    BEST.launch(programs, constants, arguments, lambda: constants, Options(16), device)
+    launch = _prepared_best(target.shape[0] * sizes[2], sizes, constants, target.device)
+    launch((filling.source, filling.listed, target))
+
+
+@lru_cache(MOST_REMEMBERED)
+def _prepared_largest(rows: int, total: int, spans: int, device: torch.device) -> Launch:
+    constants = (SPAN, GROUP)
+    return Launch(LARGEST, rows * spans, constants, range(2), (total, spans), constants, Options(8), device)
+
+
+@lru_cache(MOST_REMEMBERED)
+def _prepared_best(
+    programs: int, sizes: tuple[int, int, int, int], constants: tuple[Any, ...], device: torch.device
+) -> Launch:
+    return Launch(BEST, programs, constants, range(3), sizes, constants, Options(16), device)
