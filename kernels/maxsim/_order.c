@@ -121,8 +121,70 @@ static PyObject *order(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return done;
 }
 
+/* One of the lists that are ordered together. */
+struct list {
+    Py_buffer scores;
+    size_t count, wanted;
+};
+
+/* (list of scores float32 [N_i], list of wanted k_i <= N_i < 2^32, positions int64 [sum of k_i], best float32 [the
+ * same]): fill in where the best of each are, best first, and their scores; list after list. The interpreter's lock is
+ * let go of, so nobody may write to any of these meanwhile. */
+static PyObject *order_all(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *scores, *wanted, *done = NULL;
+    Py_buffer positions, values;
+    if (!PyArg_ParseTuple(arguments, "O!O!w*w*", &PyList_Type, &scores, &PyList_Type, &wanted, &positions, &values))
+        return NULL;
+    const Py_ssize_t lists = Py_MIN(PyList_GET_SIZE(scores), PyList_GET_SIZE(wanted));
+    struct list *list = PyMem_New(struct list, lists);
+    size_t most = 0, all_wanted = 0;
+    Py_ssize_t ready = 0;
+    if (list == NULL) PyErr_NoMemory();
+    for (; list && ready < lists; ready++) {
+        if (PyObject_GetBuffer(PyList_GET_ITEM(scores, ready), &list[ready].scores, PyBUF_SIMPLE)) break;
+        const size_t count = list[ready].count = list[ready].scores.len / sizeof(float);
+        list[ready].wanted = PyLong_AsSize_t(PyList_GET_ITEM(wanted, ready));
+        if (list[ready].wanted > count || count > UINT32_MAX) {
+            if (!PyErr_Occurred())
+                PyErr_Format(PyExc_ValueError, "%zu positions of %zu scores", list[ready].wanted, count);
+            PyBuffer_Release(&list[ready].scores);
+            break;
+        }
+        most = Py_MAX(most, count);
+        all_wanted += list[ready].wanted;
+    }
+    if (!PyErr_Occurred() && (all_wanted * sizeof(int64_t) > (size_t)positions.len || all_wanted * sizeof(float) > (size_t)values.len))
+        PyErr_Format(PyExc_ValueError, "no room for %zu positions and scores", all_wanted);
+    struct entry *entries = PyMem_Malloc(2 * most * sizeof *entries);
+    uint32_t *keys = PyMem_Malloc(most * sizeof *keys);
+    if (!entries || !keys) PyErr_NoMemory();
+    if (!PyErr_Occurred()) {
+        int64_t *position = positions.buf;
+        float *value = values.buf;
+        Py_BEGIN_ALLOW_THREADS;
+        for (Py_ssize_t i = 0; i < lists; i++) {
+            const float *of = list[i].scores.buf;
+            best(of, list[i].count, keys, entries, position, list[i].wanted);
+            for (size_t n = 0; n < list[i].wanted; n++) value[n] = of[position[n]];
+            position += list[i].wanted;
+            value += list[i].wanted;
+        }
+        Py_END_ALLOW_THREADS;
+        done = Py_NewRef(Py_None);
+    }
+    while (ready > 0) PyBuffer_Release(&list[--ready].scores);
+    PyMem_Free(entries);
+    PyMem_Free(keys);
+    PyMem_Free(list);
+    PyBuffer_Release(&positions);
+    PyBuffer_Release(&values);
+    return done;
+}
+
 static PyMethodDef methods[] = {
     {"order", (PyCFunction)(void (*)(void))order, METH_FASTCALL, NULL},
+    {"order_all", order_all, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
