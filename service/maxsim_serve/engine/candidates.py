@@ -110,6 +110,8 @@ class InlineCandidates:
 
 def resolve_all(asked: Sequence[Candidates]) -> list[Resolved | Exception]:
     """`resolve` of each, or what it raised; ids of one collection are looked up together."""
+    if len(asked) == 1:
+        return [_resolved(asked[0])]
     resolved: list[Resolved | Exception | None] = [None] * len(asked)
     by_collection: dict[int, list[tuple[int, StoredCandidates]]] = {}
     for number, candidates in enumerate(asked):

@@ -1,29 +1,23 @@
 /* A few threads that take their share of a call's work, asleep in between. They touch no object's count and run no
  * Python: whoever calls may let go of the interpreter's lock.
  *
- * They are started when there is work for the first time, as many as the process has cores beside the two that it
- * needs anyway (its event loop's and the caller's), and end with it. A forked child has none, and starts its own.
+ * They are started when they are wanted for the first time, and end with the process. A forked child has none, and
+ * starts its own.
  */
 
 #ifndef MAXSIM_CREW_H
 #define MAXSIM_CREW_H
 
-#ifdef __linux__
-
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-
-#define MOST_HELPERS 3
-#define CORES_IN_USE 2
 
 typedef void share(void *work, Py_ssize_t number);
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t called, left;
-    int started, helpers; /* helpers: -1 until they are counted */
+    int helpers; /* that were started */
     /* The work at hand: `open` from its beginning until its caller has found nothing left to take; `calls` tells one
      * from the next; `inside` helpers may still touch it. */
     int open, inside;
@@ -34,8 +28,7 @@ static struct {
     atomic_long next;
 } crew = {.lock = PTHREAD_MUTEX_INITIALIZER,
           .called = PTHREAD_COND_INITIALIZER,
-          .left = PTHREAD_COND_INITIALIZER,
-          .helpers = -1};
+          .left = PTHREAD_COND_INITIALIZER};
 
 /* Of those who call at the same time one is helped. */
 static pthread_mutex_t crew_in_use = PTHREAD_MUTEX_INITIALIZER;
@@ -68,22 +61,16 @@ static void crew_forget(void) {
     pthread_mutex_init(&crew_in_use, NULL);
     pthread_cond_init(&crew.called, NULL);
     pthread_cond_init(&crew.left, NULL);
-    crew.started = crew.open = crew.inside = 0;
-    crew.helpers = -1;
-}
-
-static int crew_size(void) {
-    cpu_set_t cores;
-    const int count = sched_getaffinity(0, sizeof cores, &cores) ? 0 : CPU_COUNT(&cores) - CORES_IN_USE;
-    return Py_MIN(Py_MAX(count, 0), MOST_HELPERS);
+    crew.helpers = crew.open = crew.inside = 0;
 }
 
 /* Signals are for the threads that Python knows of. */
 static void crew_start(int helpers) {
+    if (crew.helpers >= helpers) return;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (; crew.started < helpers; crew.started++) {
+    for (; crew.helpers < helpers; crew.helpers++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, crew_helper, NULL)) break;
         pthread_detach(thread);
@@ -91,19 +78,17 @@ static void crew_start(int helpers) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* How many help; to be called before there is more than one thread. */
+/* To be called once, before all else. */
 static int crew_prepare(void) { return pthread_atfork(NULL, NULL, crew_forget); }
 
-/* Call `share(work, n)` for every n below `shares`, in any thread and order; all is done on return. */
-static void crew_run(share *share, void *work, Py_ssize_t shares) {
+/* Call `share(work, n)` for every n below `shares`, in any order, in this thread and in those that are helpers by now,
+ * `helpers` of them at the least if the machine can start them. All is done on return. */
+static void crew_run(share *share, void *work, Py_ssize_t shares, int helpers) {
     if (pthread_mutex_trylock(&crew_in_use)) {
         for (Py_ssize_t number = 0; number < shares; number++) share(work, number);
         return;
     }
-    if (crew.helpers < 0) {
-        crew.helpers = crew_size();
-        crew_start(crew.helpers);
-    }
+    crew_start(helpers);
     pthread_mutex_lock(&crew.lock);
     atomic_store(&crew.next, 0);
     crew.share = share;
@@ -111,7 +96,7 @@ static void crew_run(share *share, void *work, Py_ssize_t shares) {
     crew.shares = shares;
     crew.calls++;
     crew.open = 1;
-    if (crew.started) pthread_cond_broadcast(&crew.called);
+    pthread_cond_broadcast(&crew.called);
     pthread_mutex_unlock(&crew.lock);
     crew_take_shares(share, work, shares);
     pthread_mutex_lock(&crew.lock);
@@ -121,5 +106,4 @@ static void crew_run(share *share, void *work, Py_ssize_t shares) {
     pthread_mutex_unlock(&crew_in_use);
 }
 
-#endif
 #endif

@@ -15,14 +15,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __linux__
 #include "_crew.h"
+#endif
 
 /* Ids between one step and the next. */
 #define APART 12
 /* A power of two, no less than three such steps. */
 #define UNDER_WAY 64
-/* Ids of all lists from which on several threads look them up; for fewer it takes longer to wake those. */
-#define MANY 4096
 
 /* What is called for every id: a call takes as long as what is in it. */
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
@@ -257,25 +257,27 @@ static void look_up_list(void *work, Py_ssize_t number) {
     list->done = look_up(lists->index, list->asked, list->count, 0, list->starts, list->lengths, list->found);
 }
 
-static void look_up_lists(struct lists *lists, Py_ssize_t count, Py_ssize_t ids) {
-#ifdef MOST_HELPERS
-    if (ids >= MANY) {
-        crew_run(look_up_list, lists, count);
+static void look_up_lists(struct lists *lists, Py_ssize_t count, int helpers) {
+#ifdef MAXSIM_CREW_H
+    if (helpers > 0) {
+        crew_run(look_up_list, lists, count, helpers);
         return;
     }
 #endif
+    (void)helpers;
     for (Py_ssize_t number = 0; number < count; number++) look_up_list(lists, number);
 }
 
-/* (buckets, lines, known ids, lists of asked ids, places int64 [2, all asked], found int64 [lists, 3]): as `find` for
- * each of the lists, whose places are one after the other. The interpreter's lock is let go of, so nobody may change
- * any of these meanwhile. */
+/* (buckets, lines, known ids, lists of asked ids, places int64 [2, all asked], found int64 [lists, 3], helpers): as
+ * `find` for each of the lists, whose places are one after the other, with as many helpers if there are any. The
+ * interpreter's lock is let go of, so nobody may change any of these meanwhile. */
 static PyObject *find_all(PyObject *module, PyObject *arguments) {
     (void)module;
     Py_buffer buckets, lines, places, found;
     PyObject *known, *asked;
-    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*w*", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked, &places,
-                          &found))
+    int helpers;
+    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*w*i", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked, &places,
+                          &found, &helpers))
         return NULL;
     const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
     const Py_ssize_t count = PyList_GET_SIZE(asked), ids = places.len / (2 * (Py_ssize_t)sizeof(int64_t));
@@ -295,7 +297,7 @@ static PyObject *find_all(PyObject *module, PyObject *arguments) {
     }
     if (!PyErr_Occurred()) {
         Py_BEGIN_ALLOW_THREADS;
-        look_up_lists(&lists, count, ids);
+        look_up_lists(&lists, count, helpers);
         Py_END_ALLOW_THREADS;
         for (Py_ssize_t number = 0; number < count && !PyErr_Occurred(); number++) {
             const struct list *list = &lists.of[number];
@@ -327,7 +329,7 @@ static int start(PyObject *module) {
         secret[i] = (uint64_t)PyObject_Hash(text) | 1;
         Py_DECREF(text);
     }
-#ifdef MOST_HELPERS
+#ifdef MAXSIM_CREW_H
     return crew_prepare() ? PyErr_SetFromErrno(PyExc_OSError), -1 : 0;
 #endif
     return 0;

@@ -17,5 +17,6 @@ def find_all(
     asked: list[list[str]],
     places: NDArray[np.int64],
     found: NDArray[np.int64],
+    helpers: int,
     /,
 ) -> None: ...
