@@ -237,8 +237,9 @@ class ResidentIndex:
         if self._lookup is not None:
             asked = [ids if isinstance(ids, list) else list(ids) for ids in lists]
             return self._lookup.find_all(asked, self._ids, self._lines)
-        places, *counted = zip(*map(self._find, lists), strict=True)
-        return np.concatenate(places, axis=1), list(zip(*counted, strict=True))
+        found = [self._find(ids) for ids in lists]
+        places = np.hstack([np.empty((2, 0), np.int64), *(places for places, *_ in found)])
+        return places, [counts for _, *counts in found]
 
     def _enter(self, first: int) -> None:
         if self._lookup is not None:
