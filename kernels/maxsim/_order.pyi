@@ -7,5 +7,6 @@ def order_all(
     wanted: list[int],
     positions: NDArray[np.int64],
     best: NDArray[np.float32],
+    helpers: int,
     /,
 ) -> None: ...

@@ -15,14 +15,16 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __linux__
-#include "_crew.h"
-#endif
+#include "../../../kernels/maxsim/_crew.h"
 
 /* Ids between one step and the next. */
 #define APART 12
 /* A power of two, no less than three such steps. */
 #define UNDER_WAY 64
+
+/* Ids of all lists from which on others help; for fewer it takes longer to wake them, and to have the interpreter's
+ * lock again. */
+#define MANY 2048
 
 /* What is called for every id: a call takes as long as what is in it. */
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
@@ -49,6 +51,8 @@ struct index {
 
 /* Of the process: which ids have one hash must not be known to those who choose them. */
 static uint64_t secret[4];
+
+static crew_run *run;
 
 static uint64_t eight(const char *bytes) {
     uint64_t word;
@@ -257,20 +261,9 @@ static void look_up_list(void *work, Py_ssize_t number) {
     list->done = look_up(lists->index, list->asked, list->count, 0, list->starts, list->lengths, list->found);
 }
 
-static void look_up_lists(struct lists *lists, Py_ssize_t count, int helpers) {
-#ifdef MAXSIM_CREW_H
-    if (helpers > 0) {
-        crew_run(look_up_list, lists, count, helpers);
-        return;
-    }
-#endif
-    (void)helpers;
-    for (Py_ssize_t number = 0; number < count; number++) look_up_list(lists, number);
-}
-
 /* (buckets, lines, known ids, lists of asked ids, places int64 [2, all asked], found int64 [lists, 3], helpers): as
- * `find` for each of the lists, whose places are one after the other, with as many helpers if there are any. The
- * interpreter's lock is let go of, so nobody may change any of these meanwhile. */
+ * `find` for each of the lists, whose places are one after the other. Of many ids the interpreter's lock is let go of,
+ * so nobody may change any of these meanwhile, and as many others help. */
 static PyObject *find_all(PyObject *module, PyObject *arguments) {
     (void)module;
     Py_buffer buckets, lines, places, found;
@@ -296,9 +289,9 @@ static PyObject *find_all(PyObject *module, PyObject *arguments) {
         first += PyList_GET_SIZE(list);
     }
     if (!PyErr_Occurred()) {
-        Py_BEGIN_ALLOW_THREADS;
-        look_up_lists(&lists, count, helpers);
-        Py_END_ALLOW_THREADS;
+        PyThreadState *thread = ids < MANY ? NULL : PyEval_SaveThread();
+        (ids < MANY ? crew_alone : run)(look_up_list, &lists, count, helpers);
+        if (thread != NULL) PyEval_RestoreThread(thread);
         for (Py_ssize_t number = 0; number < count && !PyErr_Occurred(); number++) {
             const struct list *list = &lists.of[number];
             if (!list->done) look_up(&index, list->asked, list->count, 1, list->starts, list->lengths, list->found);
@@ -329,9 +322,7 @@ static int start(PyObject *module) {
         secret[i] = (uint64_t)PyObject_Hash(text) | 1;
         Py_DECREF(text);
     }
-#ifdef MAXSIM_CREW_H
-    return crew_prepare() ? PyErr_SetFromErrno(PyExc_OSError), -1 : 0;
-#endif
+    run = crew_of_process();
     return 0;
 }
 

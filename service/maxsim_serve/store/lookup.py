@@ -1,12 +1,12 @@
 """The compiled look-up of many ids at once, where `_lookup.c` was built; a dict does the same without it."""
 
 import mmap
-import os
 from contextlib import suppress
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
+
+from maxsim.crew import helpers
 
 try:
     from . import _lookup
@@ -30,9 +30,6 @@ _FIRST_BUCKETS = 2048
 # the page table.
 _LARGE_BYTES = 256 << 10
 _HUGE_PAGE_BYTES = 2 << 20
-# From so many ids on threads help each other; for fewer it takes longer to wake them.
-_MANY = 4096
-_MOST_HELPERS = 3
 _MADV_HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -72,21 +69,13 @@ class Lookup:
         """As `find` for each of the lists → (places int64 [2, all asked], list after list; found, tokens and
         longest of each).
 
-        The interpreter's lock is let go of, and other threads may take part: nobody may change any of these
+        Of many ids the interpreter's lock is let go of, and helpers take part: nobody may change any of these
         meanwhile.
         """
         places = np.empty((2, sum(map(len, asked))), _INT64)
         counted = np.empty((len(asked), 3), _INT64)
-        helpers = _helpers() if places.shape[1] >= _MANY else 0
-        _lookup.find_all(self._buckets, lines, known, asked, places, counted, helpers)
+        _lookup.find_all(self._buckets, lines, known, asked, places, counted, helpers())
         return places, counted.tolist()
-
-
-@cache
-def _helpers() -> int:
-    """Threads beside the one that asks. The event loop's goes on meanwhile, and needs a core, too."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(0, min(cores - 2, _MOST_HELPERS))
 
 
 def _empty_buckets(count: int) -> Int64:

@@ -159,7 +159,7 @@ def everything(located):
 
 @pytest.mark.parametrize("helpers", [0, 3], ids="helpers{}".format)
 def test_many_lists_together_are_found_as_each_by_itself(index, monkeypatch, helpers):
-    monkeypatch.setattr(lookup, "_helpers", lambda: helpers)
+    monkeypatch.setattr(lookup, "helpers", lambda: helpers)
     rng = np.random.default_rng(helpers)
     ids = [str(i) if i % 50 else f"{i} is a number with too long a name: {'é'[: i % 4]}" for i in range(6000)]
     for first in range(0, 6000, 1000):
@@ -185,7 +185,7 @@ def test_many_lists_together_are_found_as_each_by_itself(index, monkeypatch, hel
 
 @needs_compiled
 def test_what_is_no_id_is_an_error_among_many_lists_too(index, monkeypatch):
-    monkeypatch.setattr(lookup, "_helpers", lambda: 3)
+    monkeypatch.setattr(lookup, "helpers", lambda: 3)
     upsert(index, ["a"])
     with pytest.raises(TypeError):
         index.locate_all([["a"] * 5000, [["unhashable"]], ["a"]])
@@ -195,7 +195,7 @@ def test_what_is_no_id_is_an_error_among_many_lists_too(index, monkeypatch):
 @pytest.mark.parametrize("helpers", [0, 3], ids="helpers{}".format)
 def test_every_list_of_a_look_up_is_of_one_moment(index, monkeypatch, helpers):
     """A writer updates all documents, puts others before and behind them, and takes those away again."""
-    monkeypatch.setattr(lookup, "_helpers", lambda: helpers)
+    monkeypatch.setattr(lookup, "helpers", lambda: helpers)
     ids = [f"d{i}" for i in range(1500)]
     others = [
         [f"{kind}{i}" for i in range(3000)] for kind in ("short ", "of more than thirty-one characters, ")
@@ -234,7 +234,7 @@ from maxsim_serve.store import lookup
 from maxsim_serve.store.resident import ResidentIndex
 from maxsim_serve.store.tier import host_tier
 
-lookup._helpers = lambda: 3
+lookup.helpers = lambda: 3
 index = ResidentIndex(host_tier(1 << 20).table(16, torch.float16))
 ids, numbers = [str(i) for i in range(1000)], np.arange(1000)
 index.upsert(ids, numbers, numbers, numbers + 1, numbers, None)

@@ -5,14 +5,13 @@
  * starts its own.
  */
 
-#ifndef MAXSIM_CREW_H
-#define MAXSIM_CREW_H
-
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 
-typedef void share(void *work, Py_ssize_t number);
+#include "_crew.h"
 
 static struct {
     pthread_mutex_t lock;
@@ -22,7 +21,7 @@ static struct {
      * from the next; `inside` helpers may still touch it. */
     int open, inside;
     unsigned long calls;
-    share *share;
+    crew_share *share;
     void *work;
     Py_ssize_t shares;
     atomic_long next;
@@ -31,24 +30,24 @@ static struct {
           .left = PTHREAD_COND_INITIALIZER};
 
 /* Of those who call at the same time one is helped. */
-static pthread_mutex_t crew_in_use = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t in_use = PTHREAD_MUTEX_INITIALIZER;
 
-static void crew_take_shares(share *share, void *work, Py_ssize_t shares) {
+static void take_shares(crew_share *share, void *work, Py_ssize_t shares) {
     for (long number; (number = atomic_fetch_add(&crew.next, 1)) < shares;) share(work, number);
 }
 
-static void *crew_helper(void *nothing) {
+static void *help(void *nothing) {
     unsigned long helped = 0;
     pthread_mutex_lock(&crew.lock);
     for (;;) {
         while (!crew.open || crew.calls == helped) pthread_cond_wait(&crew.called, &crew.lock);
         helped = crew.calls;
         crew.inside++;
-        share *share = crew.share;
+        crew_share *share = crew.share;
         void *work = crew.work;
         const Py_ssize_t shares = crew.shares;
         pthread_mutex_unlock(&crew.lock);
-        crew_take_shares(share, work, shares);
+        take_shares(share, work, shares);
         pthread_mutex_lock(&crew.lock);
         if (--crew.inside == 0) pthread_cond_signal(&crew.left);
     }
@@ -56,39 +55,34 @@ static void *crew_helper(void *nothing) {
 }
 
 /* The locks may have been held by threads that a child does not have. */
-static void crew_forget(void) {
+static void forget(void) {
     pthread_mutex_init(&crew.lock, NULL);
-    pthread_mutex_init(&crew_in_use, NULL);
+    pthread_mutex_init(&in_use, NULL);
     pthread_cond_init(&crew.called, NULL);
     pthread_cond_init(&crew.left, NULL);
     crew.helpers = crew.open = crew.inside = 0;
 }
 
 /* Signals are for the threads that Python knows of. */
-static void crew_start(int helpers) {
+static void start_helpers(int helpers) {
     if (crew.helpers >= helpers) return;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (; crew.helpers < helpers; crew.helpers++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, crew_helper, NULL)) break;
+        if (pthread_create(&thread, NULL, help, NULL)) break;
         pthread_detach(thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* To be called once, before all else. */
-static int crew_prepare(void) { return pthread_atfork(NULL, NULL, crew_forget); }
-
-/* Call `share(work, n)` for every n below `shares`, in any order, in this thread and in those that are helpers by now,
- * `helpers` of them at the least if the machine can start them. All is done on return. */
-static void crew_run(share *share, void *work, Py_ssize_t shares, int helpers) {
-    if (pthread_mutex_trylock(&crew_in_use)) {
-        for (Py_ssize_t number = 0; number < shares; number++) share(work, number);
+static void run(crew_share *share, void *work, Py_ssize_t shares, int helpers) {
+    if (pthread_mutex_trylock(&in_use)) {
+        crew_alone(share, work, shares, 0);
         return;
     }
-    crew_start(helpers);
+    start_helpers(helpers);
     pthread_mutex_lock(&crew.lock);
     atomic_store(&crew.next, 0);
     crew.share = share;
@@ -98,12 +92,30 @@ static void crew_run(share *share, void *work, Py_ssize_t shares, int helpers) {
     crew.open = 1;
     pthread_cond_broadcast(&crew.called);
     pthread_mutex_unlock(&crew.lock);
-    crew_take_shares(share, work, shares);
+    take_shares(share, work, shares);
     pthread_mutex_lock(&crew.lock);
     crew.open = 0;
     while (crew.inside) pthread_cond_wait(&crew.left, &crew.lock);
     pthread_mutex_unlock(&crew.lock);
-    pthread_mutex_unlock(&crew_in_use);
+    pthread_mutex_unlock(&in_use);
 }
 
-#endif
+static int start(PyObject *module) {
+    if (pthread_atfork(NULL, NULL, forget)) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    /* A pointer to data: one to a function need not fit. */
+    static crew_run *const pointer = run;
+    PyObject *capsule = PyCapsule_New((void *)&pointer, CREW_CAPSULE, NULL);
+    if (capsule == NULL) return -1;
+    const int added = PyModule_AddObjectRef(module, "run", capsule);
+    Py_DECREF(capsule);
+    return added;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_crew", .m_size = 0, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__crew(void) { return PyModuleDef_Init(&definition); }
