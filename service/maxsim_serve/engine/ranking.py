@@ -40,23 +40,26 @@ def rank_all(
         (work, result) for work, result in zip(batch, results, strict=True) if not isinstance(result, Best)
     ]
     ordered = iter(order_all([scores for _, scores in whole], [work.wanted for work, _ in whole]))
+    ended = time.perf_counter()
     ranked: list[Ranking | Exception] = []
     for work, result in zip(batch, results, strict=True):
         best = result if isinstance(result, Best) else Best(*next(ordered))
         try:
-            ranked.append(_ranking(work, best, kernel, scorer, started))
+            ranked.append(_ranking(work, best, kernel, scorer, started, ended))
         except Exception as error:
             ranked.append(error)
     return ranked
 
 
-def _ranking(work: Work, best: Best, kernel: str, scorer: Scorer, started: float) -> Ranking:
-    """The best are known since; they were looked for from `started` on."""
+def _ranking(work: Work, best: Best, kernel: str, scorer: Scorer, started: float, ended: float) -> Ranking:
+    """The best were looked for from `started` until `ended`."""
     resolved, job = work.resolved, work.job
     positions, scores = best
     ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
-    explanations = _explain(job.query, resolved, positions.tolist(), scorer) if job.explain else None
-    ended = time.perf_counter()
+    explanations = None
+    if job.explain:
+        explanations = _explain(job.query, resolved, positions.tolist(), scorer)
+        ended = time.perf_counter()
     work.timings_s["topk"] = ended - started
     return Ranking(
         positions,

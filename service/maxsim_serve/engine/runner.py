@@ -1,6 +1,7 @@
 """The engine's thread: takes what waits, scores it as one work list, hands each request its ranking."""
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -146,18 +147,15 @@ class Runner:
     def _take(self, room_tokens: int, *, wait: bool, half: bool) -> bool:
         """Look up what waits, or the first `half` of it, about as much as there is room for, and hold it but
         for what cannot be looked up. False where nothing waits."""
-        job = self._queue.take() if wait else self._queue.take_if_waiting()
-        if job is None:
+        first = self._queue.take() if wait else None
+        jobs = [] if first is None else [first]
+        # About as many as there is room for, going by the last batch.
+        most = min(_TOGETHER, math.ceil(room_tokens / self._tokens_each))
+        if half:
+            most = min(most, max(_FEW, (len(jobs) + len(self._queue)) // 2))
+        jobs += self._queue.take_waiting(most - len(jobs))
+        if not jobs:
             return False
-        jobs = [job]
-        most = max(_FEW, (1 + len(self._queue)) // 2) if half else _TOGETHER
-        expected_tokens = self._tokens_each
-        while len(jobs) < min(most, _TOGETHER) and expected_tokens < room_tokens:
-            job = self._queue.take_if_waiting()
-            if job is None:
-                break
-            jobs.append(job)
-            expected_tokens += self._tokens_each
         taken = time.perf_counter()
         found = resolve_all([job.candidates for job in jobs])
         lookup_s = time.perf_counter() - taken
