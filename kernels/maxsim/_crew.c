@@ -10,13 +10,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 
 #include "_crew.h"
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t called, left;
-    int helpers; /* that were started */
+    int started, helpers; /* of those, the first so many help */
     /* The work at hand: `open` from its beginning until its caller has found nothing left to take; `calls` tells one
      * from the next; `inside` helpers may still touch it. */
     int open, inside;
@@ -36,11 +37,12 @@ static void take_shares(crew_share *share, void *work, Py_ssize_t shares) {
     for (long number; (number = atomic_fetch_add(&crew.next, 1)) < shares;) share(work, number);
 }
 
-static void *help(void *nothing) {
+static void *help(void *number) {
     unsigned long helped = 0;
     pthread_mutex_lock(&crew.lock);
     for (;;) {
-        while (!crew.open || crew.calls == helped) pthread_cond_wait(&crew.called, &crew.lock);
+        while (!crew.open || crew.calls == helped || (intptr_t)number >= crew.helpers)
+            pthread_cond_wait(&crew.called, &crew.lock);
         helped = crew.calls;
         crew.inside++;
         crew_share *share = crew.share;
@@ -51,7 +53,7 @@ static void *help(void *nothing) {
         pthread_mutex_lock(&crew.lock);
         if (--crew.inside == 0) pthread_cond_signal(&crew.left);
     }
-    return nothing;
+    return NULL;
 }
 
 /* The locks may have been held by threads that a child does not have. */
@@ -60,31 +62,32 @@ static void forget(void) {
     pthread_mutex_init(&in_use, NULL);
     pthread_cond_init(&crew.called, NULL);
     pthread_cond_init(&crew.left, NULL);
-    crew.helpers = crew.open = crew.inside = 0;
+    crew.started = crew.open = crew.inside = 0;
 }
 
 /* Signals are for the threads that Python knows of. */
 static void start_helpers(int helpers) {
-    if (crew.helpers >= helpers) return;
+    if (crew.started >= helpers) return;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (; crew.helpers < helpers; crew.helpers++) {
+    for (; crew.started < helpers; crew.started++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, help, NULL)) break;
+        if (pthread_create(&thread, NULL, help, (void *)(intptr_t)crew.started)) break;
         pthread_detach(thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 static void run(crew_share *share, void *work, Py_ssize_t shares, int helpers) {
-    if (pthread_mutex_trylock(&in_use)) {
+    if (!helpers || pthread_mutex_trylock(&in_use)) {
         crew_alone(share, work, shares, 0);
         return;
     }
     start_helpers(helpers);
     pthread_mutex_lock(&crew.lock);
     atomic_store(&crew.next, 0);
+    crew.helpers = helpers;
     crew.share = share;
     crew.work = work;
     crew.shares = shares;

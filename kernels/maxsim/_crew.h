@@ -10,9 +10,8 @@
 
 typedef void crew_share(void *work, Py_ssize_t number);
 
-/* Call `share(work, n)` for every n below `shares`, in any order, in this thread and in those that are helpers by now,
- * `helpers` of them at the least if the machine can start them. All is done on return. The interpreter's lock may be
- * held or not. */
+/* Call `share(work, n)` for every n below `shares`, in any order, in this thread and in as many helpers, fewer where
+ * others have them or the machine cannot start them. All is done on return. */
 typedef void crew_run(crew_share *share, void *work, Py_ssize_t shares, int helpers);
 
 static inline void crew_alone(crew_share *share, void *work, Py_ssize_t shares, int helpers) {
