@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_crew.h"
+
 #define DIGIT_BITS 8
 #define DIGITS (1 << DIGIT_BITS)
 #define PASSES 4
@@ -16,6 +18,12 @@
 #define FEW 2048
 /* More than are wanted, that are sooner sorted with them than told apart. */
 #define SPARE 64
+
+/* Scores of all lists from which on others help; for fewer it takes longer to wake them, and to have the interpreter's
+ * lock again. */
+#define MANY 8192
+
+static crew_run *run;
 
 struct entry {
     uint32_t key;
@@ -121,11 +129,81 @@ static PyObject *order(PyObject *module, PyObject *const *arguments, Py_ssize_t 
     return done;
 }
 
+/* One of the lists that are ordered together. */
+struct list {
+    Py_buffer scores;
+    size_t count, wanted;
+    int64_t *positions;
+    float *best;
+};
+
+static void order_list(void *work, Py_ssize_t number) {
+    const struct list *list = (const struct list *)work + number;
+    struct entry entries[2 * FEW];
+    uint32_t keys[FEW];
+    const float *scores = list->scores.buf;
+    best(scores, list->count, keys, entries, list->positions, list->wanted);
+    for (size_t i = 0; i < list->wanted; i++) list->best[i] = scores[list->positions[i]];
+}
+
+/* (list of scores float32 [N_i], N_i <= 2048; list of wanted k_i <= N_i; positions int64 [sum of k_i], best float32
+ * [the same], helpers): fill in where the best of each are, best first, and their scores; list after list. Of many the
+ * interpreter's lock is let go of, so nobody may write to any of these meanwhile, and as many others help. */
+static PyObject *order_all(PyObject *module, PyObject *arguments) {
+    (void)module;
+    PyObject *scores, *wanted;
+    Py_buffer positions, values;
+    int helpers;
+    if (!PyArg_ParseTuple(arguments, "O!O!w*w*i", &PyList_Type, &scores, &PyList_Type, &wanted, &positions, &values,
+                          &helpers))
+        return NULL;
+    const Py_ssize_t lists = Py_MIN(PyList_GET_SIZE(scores), PyList_GET_SIZE(wanted));
+    const size_t room = Py_MIN(positions.len / sizeof(int64_t), values.len / sizeof(float));
+    struct list *list = PyMem_New(struct list, lists);
+    size_t all = 0, all_wanted = 0;
+    Py_ssize_t ready = 0;
+    if (list == NULL) PyErr_NoMemory();
+    for (; ready < lists && !PyErr_Occurred(); ready++) {
+        struct list *one = &list[ready];
+        if (PyObject_GetBuffer(PyList_GET_ITEM(scores, ready), &one->scores, PyBUF_SIMPLE)) break;
+        one->count = one->scores.len / sizeof(float);
+        one->wanted = PyLong_AsSize_t(PyList_GET_ITEM(wanted, ready));
+        one->positions = (int64_t *)positions.buf + all_wanted;
+        one->best = (float *)values.buf + all_wanted;
+        if (!PyErr_Occurred() && (one->wanted > one->count || one->count > FEW || one->wanted > room - all_wanted))
+            PyErr_Format(PyExc_ValueError, "%zu positions of %zu scores, room for %zu", one->wanted, one->count,
+                         room - all_wanted);
+        all += one->count;
+        all_wanted += one->wanted;
+    }
+    if (!PyErr_Occurred()) {
+        PyThreadState *thread = all < MANY ? NULL : PyEval_SaveThread();
+        (all < MANY ? crew_alone : run)(order_list, list, lists, helpers);
+        if (thread != NULL) PyEval_RestoreThread(thread);
+    }
+    while (ready > 0) PyBuffer_Release(&list[--ready].scores);
+    PyMem_Free(list);
+    PyBuffer_Release(&positions);
+    PyBuffer_Release(&values);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"order", (PyCFunction)(void (*)(void))order, METH_FASTCALL, NULL},
+    {"order_all", order_all, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_order", .m_size = 0, .m_methods = methods};
+static int start(PyObject *module) {
+    (void)module;
+    run = crew_of_process();
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_order", .m_size = 0, .m_methods = methods, .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__order(void) { return PyModuleDef_Init(&definition); }

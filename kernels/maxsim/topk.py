@@ -6,6 +6,8 @@ score's bits in the order of the numbers, then the position: by `forward.block_t
 lies above is sorted stably, what equals it taken in order of position.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from maxsim.crew import helpers
 from maxsim.errors import DTypeError, ShapeError
 
 try:
@@ -22,9 +25,11 @@ except ImportError:
 else:
     compiled = True
 
-__all__ = ["FEW", "Running", "TopK", "by_keys", "order", "top_k"]
+__all__ = ["FEW", "Running", "TopK", "by_keys", "order", "order_all", "top_k"]
 
 SORTED_WHOLE = 16_384
+# What compiled code sorts without memory of its own.
+_SORTED_TOGETHER = 2048
 # A power of two: what `block_top_k` keeps of each block.
 FEW = 128
 # Positions are counted back from here in a key's lower half.
@@ -75,6 +80,27 @@ def order(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     positions = np.empty(k, np.int64)
     _order.order(np.ascontiguousarray(scores), positions)
     return positions
+
+
+def order_all(
+    scores: Sequence[NDArray[np.float32]], wanted: Sequence[int]
+) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """`order` of each list of scores [N_i], `wanted[i]` ≤ N_i → positions and their scores, best first.
+
+    Other threads may go on meanwhile, and must not write to the scores.
+    """
+    if not compiled or len(scores) == 1 or max(map(len, scores), default=0) > _SORTED_TOGETHER:
+        positions = [order(some, k) for some, k in zip(scores, wanted, strict=True)]
+        return [(best, some[best]) for best, some in zip(positions, scores, strict=True)]
+    ends = list(accumulate(wanted))
+    all_positions = np.empty(sum(wanted), np.int64)
+    values = np.empty(len(all_positions), np.float32)
+    _order.order_all(
+        [np.ascontiguousarray(some) for some in scores], list(wanted), all_positions, values, helpers()
+    )
+    return [
+        (all_positions[first:end], values[first:end]) for first, end in zip([0, *ends], ends, strict=False)
+    ]
 
 
 def by_keys(scores: Tensor, k: int) -> Tensor:

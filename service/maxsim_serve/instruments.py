@@ -8,7 +8,6 @@ import logging
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
-from itertools import repeat
 
 import prometheus_client as client
 from prometheus_client import values
@@ -69,7 +68,10 @@ class Histogram(client.Histogram):
         """As `observe` for each of them, at little more than the price of one."""
         try:
             bounds = self._upper_bounds
-            places = Tally(map(bisect_left, repeat(bounds), amounts))
+            places: dict[int, int] = {}
+            for amount, count in Tally(amounts).items():  # many have the same
+                place = bisect_left(bounds, amount)
+                places[place] = places.get(place, 0) + count
             self._sum.inc(sum(amounts))
             for place, count in places.items():
                 self._buckets[place].inc(count)

@@ -105,13 +105,15 @@ class Lane:
         self._marks[len(stages)].record(self._stream)
 
     def _groups(self, requests: Sequence[Request]) -> list[tuple[_Key, list[tuple[int, Part]]]]:
-        groups: dict[_Key, list[tuple[int, Part]]] = {}
+        # By the values of a key: to make a named tuple for each request takes longer than all the rest.
+        groups: dict[tuple[int, torch.dtype, int], list[tuple[int, Part]]] = {}
         for number, request in enumerate(requests):
             form = shared_rows(len(request.query)) or -1 - number
             for part in request.resolved.parts:
-                key = _Key(id(part.tokens), self._rounded(request.query, part.tokens.dtype), form)
+                tokens = part.tokens
+                key = id(tokens), self._rounded(request.query, tokens.dtype), form
                 groups.setdefault(key, []).append((number, part))
-        return list(groups.items())
+        return [(_Key(*key), members) for key, members in groups.items()]
 
     def _lay_out(
         self, layout: Layout, key: _Key, members: list[tuple[int, Part]], requests: Sequence[Request]

@@ -12,9 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..store import Collection, Part
+from ..store import Collection, Located, Part
 
-__all__ = ["Candidates", "InlineCandidates", "Resolved", "StoredCandidates", "WholeCollection"]
+__all__ = [
+    "Candidates",
+    "InlineCandidates",
+    "Resolved",
+    "StoredCandidates",
+    "WholeCollection",
+    "resolve_all",
+]
 
 
 @dataclass(slots=True)  # not frozen: that takes a request longer to make
@@ -63,7 +70,9 @@ class StoredCandidates(_OfCollection):
     ids: Sequence[str]
 
     def resolve(self) -> Resolved:
-        located = self.collection.locate(self.ids)
+        return self.resolved(self.collection.locate(self.ids))
+
+    def resolved(self, located: Located) -> Resolved:
         return Resolved(located.parts, len(self.ids), located.missing, located.tokens)
 
 
@@ -97,3 +106,34 @@ class InlineCandidates:
         count = len(self.vectors)
         part = Part(tokens, lengths.cumsum() - lengths, lengths, np.arange(count))
         return Resolved([part], count, np.empty(0, dtype=np.int64), len(tokens))
+
+
+def resolve_all(asked: Sequence[Candidates]) -> list[Resolved | Exception]:
+    """`resolve` of each, or what it raised; ids of one collection are looked up together."""
+    if len(asked) == 1:
+        return [_resolved(asked[0])]
+    resolved: list[Resolved | Exception | None] = [None] * len(asked)
+    by_collection: dict[int, list[tuple[int, StoredCandidates]]] = {}
+    for number, candidates in enumerate(asked):
+        if type(candidates) is StoredCandidates:  # another kind of them may resolve in a way of its own
+            by_collection.setdefault(id(candidates.collection), []).append((number, candidates))
+    for members in by_collection.values():
+        if len(members) == 1:
+            continue
+        try:
+            located = members[0][1].collection.locate_all([candidates.ids for _, candidates in members])
+        except Exception:
+            continue  # only those that are at fault fail, one by one
+        for (number, candidates), places in zip(members, located, strict=True):
+            resolved[number] = candidates.resolved(places)
+    return [
+        _resolved(candidates) if found is None else found
+        for candidates, found in zip(asked, resolved, strict=True)
+    ]
+
+
+def _resolved(candidates: Candidates) -> Resolved | Exception:
+    try:
+        return candidates.resolve()
+    except Exception as error:
+        return error

@@ -28,6 +28,9 @@ class JobQueue:
         metrics.queue_depth.set_function(lambda: float(len(self._jobs)))
         metrics.queue_oldest_age.set_function(self._oldest_age_s)
 
+    def __len__(self) -> int:
+        return len(self._jobs)
+
     def put(self, job: Job) -> None:
         """Raises `QueueFull` past the depth and `Draining` once closed."""
         if self._closed:
@@ -50,14 +53,15 @@ class JobQueue:
                 return job
         return None
 
-    def take_if_waiting(self) -> Job | None:
-        """The next job that is still wanted, or None if none waits now."""
-        while self._jobs:
+    def take_waiting(self, most: int) -> list[Job]:
+        """The next jobs that are still wanted; none if none waits now."""
+        jobs: list[Job] = []
+        while self._jobs and len(jobs) < most:
             self._arrivals.get()  # a True: the False comes after the last job
             job = self._jobs.popleft()
             if self._still_wanted(job):
-                return job
-        return None
+                jobs.append(job)
+        return jobs
 
     def close(self) -> None:
         """Accept nothing more; what waits is still handed out."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from maxsim.topk import order
+from maxsim.topk import order_all
 
 from .candidates import Resolved
 from .job import Explanation, Job, Ranking
 from .scorer import Best, Scorer
 
-__all__ = ["Work", "rank"]
+__all__ = ["Work", "rank_all"]
 
 
 class Work:
@@ -30,30 +30,48 @@ class Work:
         self.wanted = found if job.top_n is None else min(job.top_n, found)
 
 
-def rank(work: Work, result: NDArray[np.float32] | Best, kernel: str, scorer: Scorer) -> Ranking:
-    """The ranking of one request from its scores, or from the best of them; `kernel` made them."""
+def rank_all(
+    batch: Sequence[Work], results: Sequence[NDArray[np.float32] | Best], kernel: str, scorer: Scorer
+) -> list[Ranking | Exception]:
+    """The ranking of each request of a batch from its scores, or from the best of them, or what explaining it
+    raised; `kernel` made the scores."""
     started = time.perf_counter()
-    resolved, job = work.resolved, work.job
-    if isinstance(result, Best):
-        positions, scores = result
-    else:
-        positions = order(result, work.wanted)
-        scores = result[positions]
-    ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
-    explanations = _explain(job.query, resolved, positions.tolist(), scorer) if job.explain else None
+    whole = [
+        (work, result) for work, result in zip(batch, results, strict=True) if not isinstance(result, Best)
+    ]
+    ordered = iter(order_all([scores for _, scores in whole], [work.wanted for work, _ in whole]))
     ended = time.perf_counter()
+    ranked: list[Ranking | Exception] = []
+    for work, result in zip(batch, results, strict=True):
+        best = result if isinstance(result, Best) else Best(*next(ordered))
+        try:
+            ranked.append(_ranking(work, best, kernel, scorer, started, ended))
+        except Exception as error:
+            ranked.append(error)
+    return ranked
+
+
+def _ranking(work: Work, best: Best, kernel: str, scorer: Scorer, started: float, ended: float) -> Ranking:
+    """The best were looked for from `started` until `ended`."""
+    resolved, job = work.resolved, work.job
+    positions, scores = best
+    ids = None if resolved.ids is None else [resolved.ids[i] for i in positions.tolist()]
+    explanations = None
+    if job.explain:
+        explanations = _explain(job.query, resolved, positions.tolist(), scorer)
+        ended = time.perf_counter()
     work.timings_s["topk"] = ended - started
     return Ranking(
-        positions=positions,
-        scores=scores,
-        ids=ids,
-        missing=resolved.missing,
-        candidates=resolved.count,
-        document_tokens=resolved.tokens,
-        timings_s=work.timings_s,
-        kernel=kernel,
-        engine_s=ended - work.taken,
-        explanations=explanations,
+        positions,
+        scores,
+        ids,
+        resolved.missing,
+        resolved.count,
+        resolved.tokens,
+        work.timings_s,
+        kernel,
+        ended - work.taken,
+        explanations,
     )
 
 

@@ -1,8 +1,10 @@
 """The engine's thread: takes what waits, scores it as one work list, hands each request its ranking."""
 
 import logging
+import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -10,10 +12,11 @@ import maxsim
 
 from ..errors import DeviceLost, OutOfMemory
 from ..metrics import DEVICE_STAGES, Metrics
+from .candidates import resolve_all
 from .faults import is_device_lost, is_out_of_memory
 from .job import Job, Ranking, deliver
 from .queue import JobQueue
-from .ranking import Work, rank
+from .ranking import Work, rank_all
 from .scorer import Launched, Request, Scored, Scorer
 
 __all__ = ["Runner"]
@@ -27,6 +30,11 @@ _QUERY_ROWS = 32
 _RESIDENT_ROWS = 4
 # What makes one part in so many of a full batch, or more, goes by itself.
 _LARGE_PART = 4
+# Where more wait than these and the device is idle, half of them are launched first.
+_FEW = 16
+# Requests that are looked up together. What work they are is known then: some may have to wait for the next
+# batch.
+_TOGETHER = 64
 
 
 class Runner:
@@ -54,7 +62,8 @@ class Runner:
         self._launches = cache(metrics.kernel_launches.labels)
         self._on_fault = on_fault
         self._fault: DeviceLost | None = None
-        self._held: Work | None = None  # the next one, taken from the queue already
+        self._held: deque[Work] = deque()  # taken from the queue and looked up already; the next is the first
+        self._tokens_each = 1.0  # of a request, in the last batch
         self._last_success = time.perf_counter()
         self._compilations = maxsim.compilations()
         self._thread = threading.Thread(target=self._run, name="maxsim-engine", daemon=True)
@@ -89,10 +98,10 @@ class Runner:
             self._lose(error)
         flying: _Flight | None = None
         while self._fault is None:
-            first = self._next(wait=flying is None)
-            if first is None and flying is None:
+            batch = self._gather(idle=flying is None)
+            if not batch and flying is None:
                 return
-            launched = self._launch(self._gather(first)) if first is not None else None
+            launched = self._launch(batch) if batch else None
             if flying is not None:
                 self._finish(flying)
             flying = launched
@@ -101,49 +110,62 @@ class Runner:
                 flying = None
         if flying is not None:
             self._fail(flying.batch, self._fault)
-        if self._held is not None:
-            self._fail([self._held], self._fault)
+        if self._held:
+            self._fail(list(self._held), self._fault)
         self._queue.close()
         while (job := self._queue.take()) is not None:
             job.deliver(self._fault)
 
-    def _next(self, *, wait: bool) -> Work | None:
-        """The next request, its candidates resolved. None if there is none now; to `wait`, none any more."""
-        held, self._held = self._held, None
-        if held is not None:
-            return held
-        take = self._queue.take if wait else self._queue.take_if_waiting
-        while (job := take()) is not None:
-            taken = time.perf_counter()
-            try:
-                resolved = job.candidates.resolve()
-            except Exception as error:
-                job.deliver(error)
-            else:
-                timings_s = {"queue": taken - job.enqueued, "lookup": time.perf_counter() - taken}
-                return Work(job, resolved, timings_s, taken)
-        return None
-
-    def _gather(self, first: Work) -> list[Work]:
-        """The first request and what waits behind it, up to `max_batch_tokens` of work.
+    def _gather(self, *, idle: bool) -> list[Work]:
+        """What waits, up to `max_batch_tokens` of work. Where nothing does, nothing; of an idle engine what
+        comes next, and nothing once nothing can come any more.
 
         A request that is a good part of that goes by itself: those before it should not wait for it.
         """
         large_tokens = self._max_batch_tokens // _LARGE_PART
-        batch, tokens = [first], _tokens(first)
-        if tokens >= large_tokens:
-            return batch
+        batch: list[Work] = []
+        tokens = 0
         while tokens < self._max_batch_tokens:
-            work = self._next(wait=False)
-            if work is None:
+            if not self._held:
+                halved = idle and self._scorer.depth > 1
+                if batch and halved:
+                    break
+                if not self._take(self._max_batch_tokens - tokens, wait=idle and not batch, half=halved):
+                    break
+                continue
+            more_tokens = _tokens(self._held[0])
+            if batch and more_tokens >= large_tokens:
                 break
-            more_tokens = _tokens(work)
-            if more_tokens >= large_tokens:
-                self._held = work
-                break
-            batch.append(work)
+            batch.append(self._held.popleft())
             tokens += more_tokens
+            if more_tokens >= large_tokens:
+                break
+        if batch:
+            self._tokens_each = max(1.0, tokens / len(batch))
         return batch
+
+    def _take(self, room_tokens: int, *, wait: bool, half: bool) -> bool:
+        """Look up what waits, or the first `half` of it, about as much as there is room for, and hold it but
+        for what cannot be looked up. False where nothing waits."""
+        first = self._queue.take() if wait else None
+        jobs = [] if first is None else [first]
+        # About as many as there is room for, going by the last batch.
+        most = min(_TOGETHER, math.ceil(room_tokens / self._tokens_each))
+        if half:
+            most = min(most, max(_FEW, (len(jobs) + len(self._queue)) // 2))
+        jobs += self._queue.take_waiting(most - len(jobs))
+        if not jobs:
+            return False
+        taken = time.perf_counter()
+        found = resolve_all([job.candidates for job in jobs])
+        lookup_s = time.perf_counter() - taken
+        for job, resolved in zip(jobs, found, strict=True):
+            if isinstance(resolved, Exception):
+                job.deliver(resolved)
+            else:
+                timings_s = {"queue": taken - job.enqueued, "lookup": lookup_s}
+                self._held.append(Work(job, resolved, timings_s, taken))
+        return True
 
     def _launch(self, batch: Sequence[Work]) -> "_Flight":
         try:
@@ -159,19 +181,21 @@ class Runner:
             if isinstance(launched, Exception):
                 raise launched
             scored = launched.wait()
+            self._last_success = time.perf_counter()
+            kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
+            for work in batch:
+                work.timings_s.update(scored.stages_s)
+            outcomes = rank_all(batch, scored.results, kernel, self._scorer)
         except Exception as error:
             self._recover(batch, error)
             return
-        self._last_success = time.perf_counter()
-        kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
         ranked: list[tuple[Job, Ranking | BaseException]] = []
         failed: list[tuple[Work, Exception]] = []
-        for work, result in zip(batch, scored.results, strict=True):
-            work.timings_s.update(scored.stages_s)
-            try:
-                ranked.append((work.job, rank(work, result, kernel, self._scorer)))
-            except Exception as error:
-                failed.append((work, error))
+        for work, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                failed.append((work, outcome))
+            else:
+                ranked.append((work.job, outcome))
         if ranked:
             deliver(ranked)
         for work, cause in failed:

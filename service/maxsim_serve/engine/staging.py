@@ -2,21 +2,30 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from maxsim.crew import helpers
+
 from .worklist import joined
+
+try:
+    from . import _fill
+except ImportError:
+    compiled = False
+else:
+    compiled = True
 
 __all__ = ["Layout", "Staging", "Upload", "stages_s"]
 
 # Kernels are compiled for addresses that are multiples of 16; a cache line of the device holds 128 bytes.
 ALIGNMENT_BYTES = 256
 _FIRST_BYTES = 1 << 20
-
-_PADDING = np.zeros(ALIGNMENT_BYTES // 8, np.int64)
 
 # First byte, shape [n] or [n, d], dtype.
 Block = tuple[int, tuple[int, ...], torch.dtype]
@@ -34,35 +43,40 @@ class Layout:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        # A tensor, to be converted to its block's dtype; or arrays, to be joined as they are.
-        self.sources: list[tuple[Block, torch.Tensor | Sequence[NDArray[np.generic]]]] = []
+        # To be converted to their blocks' dtypes.
+        self.tensors: list[tuple[Block, torch.Tensor]] = []
+        # To be copied as they are, each to a first byte.
+        self.arrays: list[NDArray[np.generic]] = []
+        self.places: list[int] = []
         self.size_bytes = 0
 
     def tensor(self, source: torch.Tensor, dtype: torch.dtype) -> int:
         """A host tensor, to be converted to `dtype` on its way."""
         block = self._add(tuple(source.shape), dtype)
-        self.sources.append((block, source))
+        self.tensors.append((block, source))
         return len(self.blocks) - 1
 
     def rows(self, matrices: Sequence[NDArray[np.generic]], dtype: torch.dtype) -> int:
         """Matrices [n_i, d], one after the other; copied once, where all are of `dtype` already."""
         if {matrix.dtype for matrix in matrices} != {_SAME.get(dtype)}:
             return self.tensor(torch.from_numpy(joined(matrices)), dtype)
-        block = self._add((sum(map(len, matrices)), matrices[0].shape[1]), dtype)
-        self.sources.append((block, matrices))
+        self._put(matrices)
+        self._add((sum(map(len, matrices)), matrices[0].shape[1]), dtype)
         return len(self.blocks) - 1
 
     def numbers(self, *lists: Sequence[NDArray[np.int64]]) -> range:
-        """Of each list its arrays, one after the other. All lists are written in one go."""
-        first, at = len(self.blocks), self.size_bytes
-        arrays: list[NDArray[np.int64]] = []
-        for each in lists:
-            count = sum(map(len, each))
-            self._add((count,), torch.int64)
-            arrays += each
-            arrays.append(_PADDING[: -count % len(_PADDING)])
-        self.sources.append(((at, ((self.size_bytes - at) // 8,), torch.int64), arrays))
+        """Of each list its arrays, one after the other."""
+        first = len(self.blocks)
+        for arrays in lists:
+            self._put(arrays)
+            self._add((sum(map(len, arrays)),), torch.int64)
         return range(first, len(self.blocks))
+
+    def _put(self, arrays: Sequence[NDArray[np.generic]]) -> None:
+        """One after the other into the block that is added next."""
+        sizes = [array.nbytes for array in arrays]
+        self.places += accumulate(sizes[:-1], initial=self.size_bytes)
+        self.arrays += map(np.ascontiguousarray, arrays)
 
     def _add(self, shape: tuple[int, ...], dtype: torch.dtype) -> Block:
         block = (self.size_bytes, shape, dtype)
@@ -88,7 +102,6 @@ class _Buffer:
 
     def __init__(self, data: torch.Tensor) -> None:
         self.bytes = data
-        self._host: NDArray[np.uint8] | None = None
         self._typed: dict[torch.dtype, torch.Tensor] = {}
 
     def __len__(self) -> int:
@@ -105,9 +118,11 @@ class _Buffer:
     def array(self, block: Block) -> NDArray[np.generic]:
         """The same in NumPy, of host memory."""
         offset, shape, dtype = block
-        if self._host is None:
-            self._host = self.bytes.numpy()
-        return np.ndarray(shape, _SAME[dtype], self._host, offset)
+        return np.ndarray(shape, _SAME[dtype], self.host, offset)
+
+    @cached_property
+    def host(self) -> NDArray[np.uint8]:
+        return self.bytes.numpy()
 
 
 class Staging:
@@ -131,11 +146,13 @@ class Staging:
             size = _capacity(layout.size_bytes)
             self._on_device = _Buffer(torch.empty(size, dtype=torch.uint8, device=self._device))
             self._up = _Buffer(torch.empty(size, dtype=torch.uint8, pin_memory=True))
-        for block, source in layout.sources:
-            if isinstance(source, torch.Tensor):
-                self._up.view(block).copy_(source)
-            else:
-                np.concatenate(source, out=self._up.array(block))
+        for block, tensor in layout.tensors:
+            self._up.view(block).copy_(tensor)
+        if compiled:
+            _fill.fill(self._up.host, layout.places, layout.arrays, helpers())
+            return
+        for first, array in zip(layout.places, layout.arrays, strict=True):
+            self._up.host[first : first + array.nbytes] = array.reshape(-1).view(np.uint8)
 
     def upload(self, layout: Layout) -> Upload:
         """Enqueue one copy of all that was filled in on the current stream."""

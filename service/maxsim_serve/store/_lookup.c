@@ -15,10 +15,20 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "../../../kernels/maxsim/_crew.h"
+
 /* Ids between one step and the next. */
 #define APART 12
-/* A power of two, more than three steps are apart. */
+/* A power of two, no less than three such steps. */
 #define UNDER_WAY 64
+
+/* Ids of all lists from which on others help; for fewer it takes longer to wake them, and to have the interpreter's
+ * lock again. */
+#define MANY 2048
+
+/* What is called for every id: a call takes as long as what is in it. */
+#define ALWAYS_INLINE __attribute__((always_inline)) inline
+
 /* An ASCII id of less than 32 characters: those, up to three eights of them from the front and the last few, and
  * their number plus one in the last byte. That is 0, and all the others, for an id that has no name. */
 struct name {
@@ -42,6 +52,8 @@ struct index {
 /* Of the process: which ids have one hash must not be known to those who choose them. */
 static uint64_t secret[4];
 
+static crew_run *run;
+
 static uint64_t eight(const char *bytes) {
     uint64_t word;
     memcpy(&word, bytes, sizeof word);
@@ -61,7 +73,7 @@ static uint64_t fewer_than_eight(const char *bytes, Py_ssize_t length) {
 }
 
 /* In registers alone: to read as words what was written as bytes takes longer than all the rest. */
-static struct name name_of(PyObject *id) {
+static ALWAYS_INLINE struct name name_of(PyObject *id) {
     struct name name = {{0}};
     if (!PyUnicode_CheckExact(id) || !PyUnicode_IS_COMPACT_ASCII(id)) return name;
     const Py_ssize_t length = PyUnicode_GET_LENGTH(id);
@@ -93,7 +105,7 @@ static uint64_t folded(uint64_t a, uint64_t b) {
 }
 
 /* Python's own hash takes four times as long. */
-static uint64_t hash_of(const struct name *name, PyObject *id) {
+static ALWAYS_INLINE uint64_t hash_of(const struct name *name, PyObject *id) {
     if (!is_named(name)) return PyObject_Hash(id);
     const uint64_t *words = name->words;
     return folded(folded(words[0] ^ secret[0], words[1] ^ secret[1]) ^ secret[2],
@@ -103,7 +115,7 @@ static uint64_t hash_of(const struct name *name, PyObject *id) {
 static int64_t tag_of(uint64_t hash) { return hash & 0x7fffffff00000000; }
 
 /* The bucket from `probe` on that is empty or has the tag. */
-static uint64_t candidate(const struct index *index, uint64_t probe, int64_t tag) {
+static ALWAYS_INLINE uint64_t candidate(const struct index *index, uint64_t probe, int64_t tag) {
     for (;; probe++) {
         const int64_t bucket = index->buckets[probe & index->mask];
         if (bucket < 0 || tag_of(bucket) == tag) return probe & index->mask;
@@ -147,6 +159,68 @@ static PyObject *enter(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+/* What was found: those of a length, the sum of the lengths, the largest of them. */
+struct found {
+    int64_t count, tokens, longest;
+};
+
+/* Where an id is that is not known. */
+static const struct line nowhere;
+
+static const struct line *line_of(const struct index *index, int64_t bucket) {
+    return bucket < 0 ? &nowhere : index->lines + (bucket & UINT32_MAX);
+}
+
+/* First rows and lengths of `count` ids, zeros for one that is not known. Without the interpreter's lock, as long as
+ * all of them have names: 0, and nothing else is of use, where one has none and the lock is not `held`. */
+static int look_up(const struct index *index, PyObject *const *asked, Py_ssize_t count, int held, int64_t *starts,
+                   int64_t *lengths, struct found *found) {
+    struct {
+        struct name name;
+        uint64_t hash;
+        const struct line *line;
+    } under_way[UNDER_WAY];
+    struct found sum = {0, 0, 0};
+    for (Py_ssize_t first = 0; first < count + 3 * APART; first += APART) {
+        Py_ssize_t n, end;
+        for (n = first, end = Py_MIN(n + APART, count); n < end; n++) {
+            /* An id is in two lines of memory, its length in one, its first bytes in the next. */
+            __builtin_prefetch((const char *)asked[n]);
+            __builtin_prefetch((const char *)asked[n] + 48);
+        }
+        for (n = Py_MAX(first - APART, 0), end = Py_MIN(first, count); n < end; n++) {
+            const struct name name = name_of(asked[n]);
+            if (!is_named(&name) && !held) return 0;
+            const uint64_t hash = hash_of(&name, asked[n]);
+            under_way[n % UNDER_WAY].name = name;
+            under_way[n % UNDER_WAY].hash = hash;
+            __builtin_prefetch(index->buckets + (hash & index->mask));
+        }
+        for (n = Py_MAX(first - 2 * APART, 0), end = Py_MIN(first - APART, count); n < end; n++) {
+            const uint64_t hash = under_way[n % UNDER_WAY].hash;
+            const struct line *line = line_of(index, index->buckets[candidate(index, hash, tag_of(hash))]);
+            under_way[n % UNDER_WAY].line = line;
+            __builtin_prefetch(line);
+        }
+        for (n = Py_MAX(first - 3 * APART, 0), end = Py_MIN(first - 2 * APART, count); n < end; n++) {
+            const struct name *name = &under_way[n % UNDER_WAY].name;
+            const struct line *line = under_way[n % UNDER_WAY].line;
+            /* The first of the tag is not the id's own once in a blue moon. */
+            if (line != &nowhere && !(is_named(name) && is_same(&line->name, name))) {
+                const uint64_t hash = under_way[n % UNDER_WAY].hash;
+                line = line_of(index, index->buckets[bucket_of(index, hash, tag_of(hash), name, asked[n])]);
+            }
+            starts[n] = line->start;
+            lengths[n] = line->length;
+            sum.count += line->length > 0;
+            sum.tokens += line->length;
+            sum.longest = Py_MAX(sum.longest, line->length);
+        }
+    }
+    *found = sum;
+    return 1;
+}
+
 /* (buckets, lines, known ids, asked ids, places int64 [2, asked]) -> (found, tokens, longest): write first rows
  * and lengths of the asked ids as columns, zeros for an id that is not known. Found are those of a length, tokens
  * is the sum of the lengths, longest the largest of them. */
@@ -158,59 +232,84 @@ static PyObject *find(PyObject *module, PyObject *arguments) {
         return NULL;
     const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
     const Py_ssize_t count = PyList_GET_SIZE(asked);
-    int64_t *starts = places.buf, *lengths = starts + count;
-    long long found = 0, tokens = 0, longest = 0;
-    struct {
-        struct name name;
-        uint64_t hash, probe;
-    } under_way[UNDER_WAY];
-    for (Py_ssize_t i = 0; i < count + 3 * APART; i++) {
-        if (i < count) {
-            /* An id is in two lines of memory, its length in one, its first bytes in the next. */
-            const char *id = (const char *)PyList_GET_ITEM(asked, i);
-            __builtin_prefetch(id);
-            __builtin_prefetch(id + 48);
-        }
-        Py_ssize_t n = i - APART;
-        if (n >= 0 && n < count) {
-            PyObject *id = PyList_GET_ITEM(asked, n);
-            const struct name name = name_of(id);
-            const uint64_t hash = hash_of(&name, id);
-            under_way[n % UNDER_WAY].name = name;
-            under_way[n % UNDER_WAY].hash = hash;
-            __builtin_prefetch(index.buckets + (hash & index.mask));
-        }
-        n -= APART;
-        if (n >= 0 && n < count) {
-            const uint64_t hash = under_way[n % UNDER_WAY].hash;
-            const uint64_t probe = candidate(&index, hash, tag_of(hash));
-            under_way[n % UNDER_WAY].probe = probe;
-            const int64_t bucket = index.buckets[probe];
-            if (bucket >= 0) __builtin_prefetch(index.lines + (bucket & UINT32_MAX));
-        }
-        n -= APART;
-        if (n >= 0) {
-            const int64_t tag = tag_of(under_way[n % UNDER_WAY].hash);
-            const uint64_t probe = bucket_of(&index, under_way[n % UNDER_WAY].probe, tag, &under_way[n % UNDER_WAY].name,
-                                             PyList_GET_ITEM(asked, n));
-            const int64_t bucket = index.buckets[probe];
-            const struct line *line = index.lines + (bucket & UINT32_MAX);
-            starts[n] = bucket < 0 ? 0 : line->start;
-            lengths[n] = bucket < 0 ? 0 : line->length;
-            found += lengths[n] > 0;
-            tokens += lengths[n];
-            longest = Py_MAX(longest, lengths[n]);
-        }
-    }
+    struct found found;
+    look_up(&index, ((PyListObject *)asked)->ob_item, count, 1, places.buf, (int64_t *)places.buf + count, &found);
     PyBuffer_Release(&buckets);
     PyBuffer_Release(&lines);
     PyBuffer_Release(&places);
-    return PyErr_Occurred() ? NULL : Py_BuildValue("LLL", found, tokens, longest);
+    if (PyErr_Occurred()) return NULL;
+    return Py_BuildValue("LLL", (long long)found.count, (long long)found.tokens, (long long)found.longest);
+}
+
+/* One of the lists that are looked up together. */
+struct list {
+    PyObject *const *asked;
+    Py_ssize_t count;
+    int64_t *starts, *lengths;
+    struct found *found;
+    int done;
+};
+
+struct lists {
+    const struct index *index;
+    struct list *of;
+};
+
+static void look_up_list(void *work, Py_ssize_t number) {
+    const struct lists *lists = work;
+    struct list *list = &lists->of[number];
+    list->done = look_up(lists->index, list->asked, list->count, 0, list->starts, list->lengths, list->found);
+}
+
+/* (buckets, lines, known ids, lists of asked ids, places int64 [2, all asked], found int64 [lists, 3], helpers): as
+ * `find` for each of the lists, whose places are one after the other. Of many ids the interpreter's lock is let go of,
+ * so nobody may change any of these meanwhile, and as many others help. */
+static PyObject *find_all(PyObject *module, PyObject *arguments) {
+    (void)module;
+    Py_buffer buckets, lines, places, found;
+    PyObject *known, *asked;
+    int helpers;
+    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*w*i", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked, &places,
+                          &found, &helpers))
+        return NULL;
+    const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
+    const Py_ssize_t count = PyList_GET_SIZE(asked), ids = places.len / (2 * (Py_ssize_t)sizeof(int64_t));
+    struct lists lists = {&index, PyMem_New(struct list, count)};
+    if (lists.of == NULL) PyErr_NoMemory();
+    Py_ssize_t first = 0;
+    for (Py_ssize_t number = 0; number < count && !PyErr_Occurred(); number++) {
+        PyObject *list = PyList_GET_ITEM(asked, number);
+        if (!PyList_Check(list) || PyList_GET_SIZE(list) > ids - first) {
+            PyErr_SetString(PyExc_TypeError, "lists of ids wanted, and places for all of them");
+            break;
+        }
+        int64_t *starts = (int64_t *)places.buf + first;
+        lists.of[number] = (struct list){((PyListObject *)list)->ob_item, PyList_GET_SIZE(list), starts, starts + ids,
+                                         (struct found *)found.buf + number, 0};
+        first += PyList_GET_SIZE(list);
+    }
+    if (!PyErr_Occurred()) {
+        PyThreadState *thread = ids < MANY ? NULL : PyEval_SaveThread();
+        (ids < MANY ? crew_alone : run)(look_up_list, &lists, count, helpers);
+        if (thread != NULL) PyEval_RestoreThread(thread);
+        for (Py_ssize_t number = 0; number < count && !PyErr_Occurred(); number++) {
+            const struct list *list = &lists.of[number];
+            if (!list->done) look_up(&index, list->asked, list->count, 1, list->starts, list->lengths, list->found);
+        }
+    }
+    PyMem_Free(lists.of);
+    PyBuffer_Release(&buckets);
+    PyBuffer_Release(&lines);
+    PyBuffer_Release(&places);
+    PyBuffer_Release(&found);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef methods[] = {
     {"enter", enter, METH_VARARGS, NULL},
     {"find", find, METH_VARARGS, NULL},
+    {"find_all", find_all, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -223,6 +322,7 @@ static int start(PyObject *module) {
         secret[i] = (uint64_t)PyObject_Hash(text) | 1;
         Py_DECREF(text);
     }
+    run = crew_of_process();
     return 0;
 }
 

@@ -90,6 +90,10 @@ class Collection:
         """Where the rows of these documents are, all as of one moment."""
         return self._index.locate(ids)
 
+    def locate_all(self, lists: Sequence[Sequence[str]]) -> list[Located]:
+        """The same for each of the lists, of one moment for all of them."""
+        return self._index.locate_all(lists)
+
     def snapshot(self) -> Snapshot:
         """Every live document as of one moment; the same object until something changes."""
         return self._index.snapshot()

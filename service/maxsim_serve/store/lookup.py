@@ -6,6 +6,8 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
+from maxsim.crew import helpers
+
 try:
     from . import _lookup
 except ImportError:
@@ -60,6 +62,20 @@ class Lookup:
         places = np.empty((2, len(asked)), _INT64)
         found, tokens, longest = _lookup.find(self._buckets, lines, known, asked, places)
         return places, found, tokens, longest
+
+    def find_all(
+        self, asked: list[list[str]], known: list[str], lines: Int64
+    ) -> tuple[Int64, list[list[int]]]:
+        """As `find` for each of the lists → (places int64 [2, all asked], list after list; found, tokens and
+        longest of each).
+
+        Of many ids the interpreter's lock is let go of, and helpers take part: nobody may change any of these
+        meanwhile.
+        """
+        places = np.empty((2, sum(map(len, asked))), _INT64)
+        counted = np.empty((len(asked), 3), _INT64)
+        _lookup.find_all(self._buckets, lines, known, asked, places, counted, helpers())
+        return places, counted.tolist()
 
 
 def _empty_buckets(count: int) -> Int64:

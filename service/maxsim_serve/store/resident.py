@@ -8,7 +8,7 @@ written again, so what a reader got stays true for as long as it holds it.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -100,16 +100,20 @@ class ResidentIndex:
         with self._lock:
             places, found, tokens, longest = self._find(ids)
             rows, lease = self._rows, self._lease
-        starts, lengths = places[0], places[1]  # to unpack an array takes ten times as long
-        if found == len(ids) <= len(_NUMBERS):
-            positions, missing = _NUMBERS[:found], _NOTHING
-        else:
-            positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
-            starts, lengths = starts[positions], lengths[positions]
-        if not found:
-            return Located([], missing, tokens)
-        part = Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease, longest)
-        return Located([part], missing, tokens)
+        # To unpack an array takes ten times as long.
+        return _located(rows, lease, places[0], places[1], found, tokens, longest)
+
+    def locate_all(self, lists: Sequence[Sequence[str]]) -> list[Located]:
+        """As `locate` for each of the lists, all as of one moment and sooner done than one by one."""
+        with self._lock:
+            places, counted = self._find_all(lists)
+            rows, lease = self._rows, self._lease
+        starts, lengths = places[0], places[1]
+        ends = list(accumulate(map(len, lists)))
+        return [
+            _located(rows, lease, starts[first:end], lengths[first:end], *counts)
+            for first, end, counts in zip([0, *ends], ends, counted, strict=False)
+        ]
 
     def spot(self, id: str) -> Spot | None:
         with self._lock:
@@ -228,6 +232,15 @@ class ResidentIndex:
         lengths = places[1]
         return places, int(np.count_nonzero(lengths)), int(lengths.sum()), int(lengths.max(initial=0))
 
+    def _find_all(self, lists: Sequence[Sequence[str]]) -> tuple[Int64, Sequence[Sequence[int]]]:
+        """As Lookup.find_all."""
+        if self._lookup is not None:
+            asked = [ids if isinstance(ids, list) else list(ids) for ids in lists]
+            return self._lookup.find_all(asked, self._ids, self._lines)
+        found = [self._find(ids) for ids in lists]
+        places = np.hstack([np.empty((2, 0), np.int64), *(places for places, *_ in found)])
+        return places, [counts for _, *counts in found]
+
     def _enter(self, first: int) -> None:
         if self._lookup is not None:
             self._lookup.enter(self._ids, self._lines, first)
@@ -250,3 +263,18 @@ class ResidentIndex:
         self._ids = [self._ids[slot] for slot in live.tolist()]
         self._slot_of = {id: slot for slot, id in enumerate(self._ids)}
         self._enter(0)
+
+
+def _located(
+    rows: Table, lease: object, starts: Int64, lengths: Int64, found: int, tokens: int, longest: int
+) -> Located:
+    """What was found of as many ids as there are starts and lengths."""
+    if found == len(starts) <= len(_NUMBERS):
+        positions, missing = _NUMBERS[:found], _NOTHING
+    else:
+        positions, missing = np.flatnonzero(lengths), np.flatnonzero(lengths == 0)
+        starts, lengths = starts[positions], lengths[positions]
+    if not found:
+        return Located([], missing, tokens)
+    part = Part(rows.tokens, starts, lengths, positions, rows.host_tokens, lease, longest)
+    return Located([part], missing, tokens)

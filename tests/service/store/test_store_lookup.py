@@ -1,5 +1,10 @@
 """Many ids at once: the compiled look-up and the dict find the same, whatever was written before."""
 
+import subprocess
+import sys
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -135,3 +140,123 @@ def test_what_is_no_id_is_an_error():
     one.enter(["1"], lines, 0)
     with pytest.raises(TypeError):
         one.find([["unhashable"]], ["1"], lines)
+
+
+def everything(located):
+    """What a look-up found, as plain values."""
+    return [
+        (
+            one.tokens,
+            one.missing.tolist(),
+            [
+                [part.starts.tolist(), part.lengths.tolist(), part.positions.tolist(), part.most_rows()]
+                for part in one.parts
+            ],
+        )
+        for one in located
+    ]
+
+
+@pytest.mark.parametrize("helpers", [0, 3], ids="helpers{}".format)
+def test_many_lists_together_are_found_as_each_by_itself(index, monkeypatch, helpers):
+    monkeypatch.setattr(lookup, "helpers", lambda: helpers)
+    rng = np.random.default_rng(helpers)
+    ids = [str(i) if i % 50 else f"{i} is a number with too long a name: {'é'[: i % 4]}" for i in range(6000)]
+    for first in range(0, 6000, 1000):
+        upsert(index, ids[first : first + 1000], segment=first, length=1 + first)
+    index.remove(ids[100:200])
+    plain = [id for id in ids if len(id) < 32]
+
+    def draw(count, of):
+        return [of[i] for i in rng.integers(0, len(of), count).tolist()]
+
+    lists = [
+        [],
+        ["unknown"],
+        ["", "é", "x" * 40],
+        tuple(draw(20, ids)),
+        ["7", "7", "unknown", "7"],
+        draw(20_000, ids),
+    ]
+    lists += [draw(count, of) for count in (1, 11, 12, 13, 63, 64, 65, 1000) for of in (ids, plain)]
+    for some in (lists, lists[:5], lists[:1], lists[:0], lists[::-1]):
+        assert everything(index.locate_all(some)) == everything(map(index.locate, some))
+
+
+@needs_compiled
+def test_what_is_no_id_is_an_error_among_many_lists_too(index, monkeypatch):
+    monkeypatch.setattr(lookup, "helpers", lambda: 3)
+    upsert(index, ["a"])
+    with pytest.raises(TypeError):
+        index.locate_all([["a"] * 5000, [["unhashable"]], ["a"]])
+    assert found(index, ["a"]) == {0: (0, 1)}
+
+
+@pytest.mark.parametrize("helpers", [0, 3], ids="helpers{}".format)
+def test_every_list_of_a_look_up_is_of_one_moment(index, monkeypatch, helpers):
+    """A writer updates all documents, puts others before and behind them, and takes those away again."""
+    monkeypatch.setattr(lookup, "helpers", lambda: helpers)
+    ids = [f"d{i}" for i in range(1500)]
+    others = [
+        [f"{kind}{i}" for i in range(3000)] for kind in ("short ", "of more than thirty-one characters, ")
+    ]
+    upsert(index, ids, length=1)
+    ended = threading.Event()
+
+    def write():
+        length = 1
+        while not ended.is_set():
+            length += 1
+            upsert(index, ids, length=length)
+            upsert(index, others[length % 2], length=length)
+            index.remove(others[length % 2])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    moments = set()
+    try:
+        until = time.perf_counter() + 20
+        while len(moments) < 30:
+            assert time.perf_counter() < until
+            located = index.locate_all([ids, ids[::-1], *([id] for id in ids[:50]), ids[700:], ids, ids])
+            (length,) = {length for one in located for part in one.parts for length in part.lengths.tolist()}
+            assert [one.tokens for one in located[:2]] == [1500 * length] * 2
+            moments.add(length)
+    finally:
+        ended.set()
+        writer.join()
+
+
+_FORKED = """
+import os, sys
+import numpy as np, torch
+from maxsim_serve.store import lookup
+from maxsim_serve.store.resident import ResidentIndex
+from maxsim_serve.store.tier import host_tier
+
+lookup.helpers = lambda: 3
+index = ResidentIndex(host_tier(1 << 20).table(16, torch.float16))
+ids, numbers = [str(i) for i in range(1000)], np.arange(1000)
+index.upsert(ids, numbers, numbers, numbers + 1, numbers, None)
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def look_up():
+    before = threads()
+    assert [one.tokens for one in index.locate_all([ids] * 10)] == [500_500] * 10
+    return threads() - before
+
+assert look_up() == 3 and look_up() == 0
+child = os.fork()
+if not child:
+    os._exit(not (threads() == 1 and look_up() == 3 and look_up() == 0))
+assert os.waitpid(child, 0)[1] == 0
+assert look_up() == 0
+"""
+
+
+@needs_compiled
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody helps")
+def test_helpers_are_started_once_and_anew_in_a_child():
+    subprocess.run([sys.executable, "-c", _FORKED], check=True, timeout=60)

@@ -12,8 +12,9 @@ import uvloop
 from numpy.typing import NDArray
 
 from ...engine import Candidates, Engine, Ranking, Scorer, make_scorer, warm_up
-from ...engine.candidates import Resolved
+from ...engine.candidates import Resolved, StoredCandidates
 from ...metrics import Metrics
+from ...store import Collection
 from ...store.resident import ResidentIndex
 from ...store.tier import Table
 from .corpus import DIM, Corpus
@@ -24,23 +25,24 @@ __all__ = ["batching", "memory"]
 _CROWD = 64
 
 
-@dataclass(frozen=True)
-class _ById(Candidates):
-    """Documents of a corpus that is on the device, looked up as a collection looks them up."""
-
-    index: ResidentIndex
-    ids: list[str]
-    normalize: bool = False
+class _Spec(NamedTuple):
     dim: int = DIM
+    normalize: bool = False
 
-    def resolve(self) -> Resolved:
-        located = self.index.locate(self.ids)
-        return Resolved(located.parts, len(self.ids), located.missing, located.tokens)
+
+class _Documents:
+    """Of a collection what a rerank asks for: documents of a corpus that is on the device."""
+
+    spec = _Spec()
+
+    def __init__(self, index: ResidentIndex) -> None:
+        self.locate = index.locate
+        self.locate_all = index.locate_all
 
 
 @dataclass(frozen=True)
 class _Found(Candidates):
-    """The same, looked up before the clock runs."""
+    """Candidates that were looked up before the clock ran."""
 
     resolved: Resolved
     normalize: bool = False
@@ -50,12 +52,11 @@ class _Found(Candidates):
         return self.resolved
 
 
-_Asked = tuple[NDArray[np.float16], _ById | _Found]
+_Asked = tuple[NDArray[np.float16], StoredCandidates | _Found]
 
 
 def batching(report: Report, corpus: Corpus, requests: int) -> None:
-    """Requests a second with 64 under way, batched and one by one: whole, and past the look-up of the ids,
-    which takes a request of a batch as long as any other."""
+    """Requests a second with 64 under way, batched and one by one: whole, and past the look-up of the ids."""
     metrics = Metrics()
     scorer = _scorer(metrics)
     index = _index(corpus)
@@ -112,15 +113,18 @@ def _index(corpus: Corpus) -> ResidentIndex:
 
 def _asked(
     index: ResidentIndex, corpus: Corpus, requests: int, candidates: tuple[int, int], rows: tuple[int, int]
-) -> list[tuple[NDArray[np.float16], _ById]]:
+) -> list[tuple[NDArray[np.float16], StoredCandidates]]:
     rng = np.random.default_rng(9)
+    documents = cast(Collection, _Documents(index))
     ids = corpus.ids
     counts = rng.integers(candidates[0], candidates[1] + 1, requests)
     lengths = rng.integers(rows[0], rows[1] + 1, requests)
     return [
         (
             rng.standard_normal((int(length), DIM)).astype(np.float16),
-            _ById(index, [ids[number] for number in rng.integers(0, len(ids), int(count)).tolist()]),
+            StoredCandidates(
+                documents, [ids[number] for number in rng.integers(0, len(ids), int(count)).tolist()]
+            ),
         )
         for count, length in zip(counts, lengths, strict=True)
     ]

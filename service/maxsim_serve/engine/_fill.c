@@ -1,0 +1,74 @@
+/* Many arrays, each copied to its place in one buffer: what a batch uploads. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "../../../kernels/maxsim/_crew.h"
+
+/* Bytes from which on others help; for fewer it takes longer to wake them, and to have the interpreter's lock again. */
+#define MANY (256 << 10)
+
+struct piece {
+    char *to;
+    Py_buffer from;
+};
+
+static crew_run *run;
+
+static void copy(void *work, Py_ssize_t number) {
+    const struct piece *piece = (const struct piece *)work + number;
+    memcpy(piece->to, piece->from.buf, piece->from.len);
+}
+
+/* (buffer, [first byte of each array's place], [contiguous array], helpers): copy all arrays to their places, which do
+ * not overlap. Of many bytes the interpreter's lock is let go of, so nobody may write to any of these meanwhile, and as
+ * many others help. */
+static PyObject *fill(PyObject *module, PyObject *arguments) {
+    (void)module;
+    Py_buffer buffer;
+    PyObject *places, *arrays;
+    int helpers;
+    if (!PyArg_ParseTuple(arguments, "w*O!O!i", &buffer, &PyList_Type, &places, &PyList_Type, &arrays, &helpers)) return NULL;
+    const Py_ssize_t count = Py_MIN(PyList_GET_SIZE(places), PyList_GET_SIZE(arrays));
+    struct piece *piece = PyMem_New(struct piece, count);
+    Py_ssize_t ready = 0, all = 0;
+    if (piece == NULL) PyErr_NoMemory();
+    for (; ready < count && !PyErr_Occurred(); ready++) {
+        if (PyObject_GetBuffer(PyList_GET_ITEM(arrays, ready), &piece[ready].from, PyBUF_SIMPLE)) break;
+        const Py_ssize_t first = PyLong_AsSsize_t(PyList_GET_ITEM(places, ready)), bytes = piece[ready].from.len;
+        if (!PyErr_Occurred() && (first < 0 || first > buffer.len || bytes > buffer.len - first))
+            PyErr_Format(PyExc_ValueError, "no room for %zd bytes from %zd on in %zd", bytes, first, buffer.len);
+        piece[ready].to = (char *)buffer.buf + first;
+        all += bytes;
+    }
+    if (!PyErr_Occurred()) {
+        PyThreadState *thread = all < MANY ? NULL : PyEval_SaveThread();
+        (all < MANY ? crew_alone : run)(copy, piece, count, helpers);
+        if (thread != NULL) PyEval_RestoreThread(thread);
+    }
+    while (ready > 0) PyBuffer_Release(&piece[--ready].from);
+    PyMem_Free(piece);
+    PyBuffer_Release(&buffer);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"fill", fill, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int start(PyObject *module) {
+    (void)module;
+    run = crew_of_process();
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, start}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "_fill", .m_size = 0, .m_methods = methods, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit__fill(void) { return PyModuleDef_Init(&definition); }

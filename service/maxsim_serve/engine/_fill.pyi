@@ -1,0 +1,8 @@
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def fill(
+    buffer: NDArray[np.uint8], places: list[int], arrays: list[NDArray[Any]], helpers: int, /
+) -> None: ...
