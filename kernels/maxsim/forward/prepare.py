@@ -3,6 +3,8 @@
 Numbers stand in the order of the kernel's parameters. `work` remembers what is made here.
 """
 
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,9 +24,36 @@ LONGEST = (1 << 31) - 1
 
 _COMPUTE = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
-_QUERIES = ("query_starts", "query_lengths", "query_mask")
-_DOCUMENTS = ("document_starts", "document_lengths", "document_mask")
+_QUERY, _DOCUMENT = (
+    ("query_starts", "query_lengths"),
+    ("document_starts", "document_lengths", "document_mask"),
+)
 _LISTED = ("query_index", "document_index")
+# What each kernel takes, in the order of its parameters.
+_SHORT = places(*_QUERY, "query_mask", *_DOCUMENT, *_LISTED, "scores", "scratch")
+_PORTABLE_SHORT = places(
+    "queries", *_QUERY, "query_mask", "documents", *_DOCUMENT, *_LISTED, "scores", "scratch"
+)
+_PORTABLE_LONG = places("queries", *_QUERY, "documents", *_DOCUMENT, *_LISTED, "scratch")
+_MAXIMA = places(*_DOCUMENT, "document_index", "scratch", "nothing", "scores")
+_SUMS = places(*_DOCUMENT, "document_index", "scores", "scratch", "scores")
+_SCORES = places(*_DOCUMENT, "document_index", "scores", "nothing", "scores")
+_FINISH = places("scratch", *_QUERY, "query_mask", *_LISTED, "scores")
+_ADD_BLOCKS = places("scratch", *_LISTED, "scores")
+_BOXES = places("queries", "documents")
+
+
+@cache
+def _for_hopper() -> Any:
+    """What is in Gluon: imported where there is a GPU for it."""
+    from maxsim.forward import copy_engine, hopper, short_hopper
+
+    return SimpleNamespace(
+        short_query=short_hopper.KERNEL,
+        long_query=hopper.KERNEL,
+        registers=hopper.REGISTERS,
+        frame=copy_engine.frame,
+    )
 
 
 def _table(side: Layout, straight: bool) -> tuple[int, int]:
@@ -41,7 +70,7 @@ def short_query(choice: Choice, left: Layout, right: Layout, listed: bool, pairs
         portable_short.KERNEL,
         programs=pairs * choice.segments,
         key=(config.key, left.dtype, right.dtype, right.masked, straight, choice.chunked),
-        tensors=places("queries", *_QUERIES, "documents", *_DOCUMENTS, *_LISTED, "scores", "scratch"),
+        tensors=_PORTABLE_SHORT,
         numbers=(
             *_table(left, straight), left.item_step, left.step, left.length, int(left.listed),
             int(left.masked),
@@ -56,18 +85,16 @@ def short_query(choice: Choice, left: Layout, right: Layout, listed: bool, pairs
 
 def short_hopper(choice: Choice, left: Layout, right: Layout, listed: bool, pairs: int) -> Launch:
     """As `short_query`."""
-    from maxsim.forward import short_hopper as kernel
-
     config, cells = choice.config, pairs * choice.segments
     span = LONGEST  # tokens of a segment, whole tiles: no limit where a document is one
     if choice.segments > 1:
         span = -(-(right.longest or 1) // (choice.segments * config.tokens)) * config.tokens
     tile = (config.columns, config.query_rows, config.tokens)
     return Launch(
-        kernel.KERNEL,
+        _for_hopper().short_query,
         programs=-(-cells // config.pairs),
         key=(config.key, left.dtype, right.masked),
-        tensors=places(*_QUERIES, *_DOCUMENTS, *_LISTED, "scores", "scratch"),
+        tensors=_SHORT,
         numbers=(
             left.item_step, left.length, int(left.listed), int(left.masked),
             right.item_step, right.length, int(right.listed),
@@ -93,7 +120,7 @@ def long_query(
         portable_long.KERNEL,
         programs=columns * choice.segments * chunks,
         key=(config.key, left.dtype, right.dtype, right.masked, straight),
-        tensors=places("queries", *_QUERIES[:2], "documents", *_DOCUMENTS, *_LISTED, "scratch"),
+        tensors=_PORTABLE_LONG,
         numbers=(
             *_table(left, straight), rows if packed else left.length, int(left.listed),
             *_table(right, straight), right.item_step, right.step, right.length, int(right.listed),
@@ -111,8 +138,6 @@ def hopper(
 ) -> Launch:  # fmt: skip
     """Of all `rows` of the query table, to the scratch [columns, segments, stride]: row maxima if `sum_rows`
     is 0, else sums of so many. A stride of 0 or 1 with sums: to the scores, as the kernel says."""
-    from maxsim.forward import hopper as kernel
-
     config = choice.config
     chunks = -(-rows // config.query_rows)
     # One program an SM, and no more of them than need be for the rounds that the longest has: where the
@@ -120,19 +145,20 @@ def hopper(
     items = columns * choice.segments
     rounds = -(-items // max(min(processors(right.device) // chunks, items), 1))
     groups = -(-items // rounds)
-    maxima = "scores" if sum_rows else "scratch"
-    sums = "scratch" if sum_rows and stride > 1 else "nothing"
+    tensors = _MAXIMA
+    if sum_rows:
+        tensors = _SUMS if stride > 1 else _SCORES
     tile = (config.columns, config.query_rows, config.tokens)
     return Launch(
-        kernel.KERNEL,
+        _for_hopper().long_query,
         programs=groups * chunks,
         key=(config.key, right.dtype, right.masked, sum_rows),
-        tensors=places(*_DOCUMENTS, "document_index", maxima, sums, "scores"),
+        tensors=tensors,
         numbers=(
             rows, right.item_step, right.length, int(right.listed), right.items, int(listed), 0, columns,
             choice.segments, chunks, stride, stride, total_columns,
         ),
-        constants=(*tile, config.stages, right.masked, sum_rows, kernel.REGISTERS),
+        constants=(*tile, config.stages, right.masked, sum_rows, _for_hopper().registers),
         options=config.options,
         device=right.device,
         boxes=_boxes(left, right, config.query_rows // 2, config.tokens, config.columns),
@@ -151,7 +177,7 @@ def finish(
         finishing.KERNEL,
         programs=-(-columns // tile.pairs) * (1 if listed else left.items),
         key=constants,
-        tensors=places("scratch", *_QUERIES, *_LISTED, "scores"),
+        tensors=_FINISH,
         numbers=(
             left.length, int(left.listed), int(left.masked), left.items, right.items,
             columns, 0, total_columns, int(listed), int(packed), segments, rows,
@@ -172,7 +198,7 @@ def add_blocks(
         finishing.BLOCKS_KERNEL,
         programs=-(-columns // constants[0]) * left.items,
         key=constants,
-        tensors=places("scratch", *_LISTED, "scores"),
+        tensors=_ADD_BLOCKS,
         numbers=(columns, 0, total_columns, blocks, stride, left.items, right.items, int(listed)),
         constants=constants,
         options=Options(4, launch_pdl=dependent),
@@ -182,7 +208,5 @@ def add_blocks(
 
 def _boxes(left: Layout, right: Layout, query_rows: int, tokens: int, columns: int) -> Any:
     """Which operands the copy engine reads, and in boxes of how many rows."""
-    from maxsim.forward.copy_engine import frame
-
-    queries, documents = places("queries", "documents")
+    frame, (queries, documents) = _for_hopper().frame, _BOXES
     return (queries, frame(left, query_rows, columns)), (documents, frame(right, tokens, columns))
