@@ -7,7 +7,7 @@ left. `nothing` is for what a kernel has a parameter for and a launch does not u
 
 from torch import Tensor
 
-__all__ = ["ORDER", "Operands", "places"]
+__all__ = ["DOCUMENT", "LISTED", "ORDER", "QUERY", "Operands", "places"]
 
 Operands = tuple[Tensor | None, ...]
 
@@ -16,6 +16,10 @@ ORDER = (
     "documents", "document_starts", "document_lengths", "document_mask",
     "query_index", "document_index", "scores", "scratch", "nothing",
 )  # fmt: skip
+
+# What most kernels take side by side.
+QUERY, DOCUMENT = ORDER[1:3], ORDER[5:8]
+LISTED = ("query_index", "document_index")
 
 
 def places(*names: str) -> tuple[int, ...]:

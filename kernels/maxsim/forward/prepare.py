@@ -1,59 +1,29 @@
-"""What each kernel is told beside addresses, worked out from a choice and both sides' layouts: a `Launch`.
+"""What each portable kernel is told beside addresses, worked out from a choice and both sides' layouts.
 
-Numbers stand in the order of the kernel's parameters. `work` remembers what is made here.
+A `Launch` from each function; its numbers stand in the order of the kernel's parameters. `prepare_hopper` has
+the kernels for Hopper, `work` remembers what is made here.
 """
-
-from functools import cache
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 import triton.language as tl
 
 from maxsim.forward import finish as finishing
-from maxsim.forward import long_query as portable_long
-from maxsim.forward import short_query as portable_short
-from maxsim.forward.choose import Choice, compute_dtype, hopper_or_newer, processors
+from maxsim.forward import long_query as long
+from maxsim.forward import short_query as short
+from maxsim.forward.choose import Choice, compute_dtype, hopper_or_newer
 from maxsim.forward.launch import INTERPRETED, Launch, Options
-from maxsim.forward.operands import places
+from maxsim.forward.operands import DOCUMENT, LISTED, QUERY, places
 from maxsim.rows import Layout
 
-__all__ = ["add_blocks", "finish", "hopper", "long_query", "short_hopper", "short_query"]
-
-LONGEST = (1 << 31) - 1
+__all__ = ["add_blocks", "finish", "long_query", "short_query"]
 
 _COMPUTE = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
-_QUERY, _DOCUMENT = (
-    ("query_starts", "query_lengths"),
-    ("document_starts", "document_lengths", "document_mask"),
-)
-_LISTED = ("query_index", "document_index")
 # What each kernel takes, in the order of its parameters.
-_SHORT = places(*_QUERY, "query_mask", *_DOCUMENT, *_LISTED, "scores", "scratch")
-_PORTABLE_SHORT = places(
-    "queries", *_QUERY, "query_mask", "documents", *_DOCUMENT, *_LISTED, "scores", "scratch"
-)
-_PORTABLE_LONG = places("queries", *_QUERY, "documents", *_DOCUMENT, *_LISTED, "scratch")
-_MAXIMA = places(*_DOCUMENT, "document_index", "scratch", "nothing", "scores")
-_SUMS = places(*_DOCUMENT, "document_index", "scores", "scratch", "scores")
-_SCORES = places(*_DOCUMENT, "document_index", "scores", "nothing", "scores")
-_FINISH = places("scratch", *_QUERY, "query_mask", *_LISTED, "scores")
-_ADD_BLOCKS = places("scratch", *_LISTED, "scores")
-_BOXES = places("queries", "documents")
-
-
-@cache
-def _for_hopper() -> Any:
-    """What is in Gluon: imported where there is a GPU for it."""
-    from maxsim.forward import copy_engine, hopper, short_hopper
-
-    return SimpleNamespace(
-        short_query=short_hopper.KERNEL,
-        long_query=hopper.KERNEL,
-        registers=hopper.REGISTERS,
-        frame=copy_engine.frame,
-    )
+_SHORT = places("queries", *QUERY, "query_mask", "documents", *DOCUMENT, *LISTED, "scores", "scratch")
+_LONG = places("queries", *QUERY, "documents", *DOCUMENT, *LISTED, "scratch")
+_FINISH = places("scratch", *QUERY, "query_mask", *LISTED, "scores")
+_ADD_BLOCKS = places("scratch", *LISTED, "scores")
 
 
 def _table(side: Layout, straight: bool) -> tuple[int, int]:
@@ -67,10 +37,10 @@ def short_query(choice: Choice, left: Layout, right: Layout, listed: bool, pairs
     tiles = (right.dim, config.columns, config.query_rows, config.tokens, config.stages)
     compute = _COMPUTE[compute_dtype(left, right)]
     return Launch(
-        portable_short.KERNEL,
+        short.KERNEL,
         programs=pairs * choice.segments,
         key=(config.key, left.dtype, right.dtype, right.masked, straight, choice.chunked),
-        tensors=_PORTABLE_SHORT,
+        tensors=_SHORT,
         numbers=(
             *_table(left, straight), left.item_step, left.step, left.length, int(left.listed),
             int(left.masked),
@@ -80,30 +50,6 @@ def short_query(choice: Choice, left: Layout, right: Layout, listed: bool, pairs
         constants=(*tiles, right.masked, straight, choice.chunked, compute, INTERPRETED),
         options=config.options,
         device=right.device,
-    )  # fmt: skip
-
-
-def short_hopper(choice: Choice, left: Layout, right: Layout, listed: bool, pairs: int) -> Launch:
-    """As `short_query`."""
-    config, cells = choice.config, pairs * choice.segments
-    span = LONGEST  # tokens of a segment, whole tiles: no limit where a document is one
-    if choice.segments > 1:
-        span = -(-(right.longest or 1) // (choice.segments * config.tokens)) * config.tokens
-    tile = (config.columns, config.query_rows, config.tokens)
-    return Launch(
-        _for_hopper().short_query,
-        programs=-(-cells // config.pairs),
-        key=(config.key, left.dtype, right.masked),
-        tensors=_SHORT,
-        numbers=(
-            left.item_step, left.length, int(left.listed), int(left.masked),
-            right.item_step, right.length, int(right.listed),
-            left.items, right.items, int(listed), cells, choice.segments, span, config.query_rows,
-        ),
-        constants=(*tile, config.stages, config.pairs, config.options.num_warps, right.masked),
-        options=config.options,
-        device=right.device,
-        boxes=_boxes(left, right, config.query_rows, config.tokens, config.columns),
     )  # fmt: skip
 
 
@@ -117,10 +63,10 @@ def long_query(
     tiles = (right.dim, config.columns, config.query_rows, config.tokens, config.stages)
     compute = _COMPUTE[compute_dtype(left, right)]
     return Launch(
-        portable_long.KERNEL,
+        long.KERNEL,
         programs=columns * choice.segments * chunks,
         key=(config.key, left.dtype, right.dtype, right.masked, straight),
-        tensors=_PORTABLE_LONG,
+        tensors=_LONG,
         numbers=(
             *_table(left, straight), rows if packed else left.length, int(left.listed),
             *_table(right, straight), right.item_step, right.step, right.length, int(right.listed),
@@ -129,39 +75,6 @@ def long_query(
         constants=(*tiles, right.masked, straight, compute, INTERPRETED),
         options=config.options,
         device=right.device,
-    )  # fmt: skip
-
-
-def hopper(
-    choice: Choice, left: Layout, right: Layout, listed: bool, columns: int, total_columns: int, rows: int,
-    sum_rows: int, stride: int,
-) -> Launch:  # fmt: skip
-    """Of all `rows` of the query table, to the scratch [columns, segments, stride]: row maxima if `sum_rows`
-    is 0, else sums of so many. A stride of 0 or 1 with sums: to the scores, as the kernel says."""
-    config = choice.config
-    chunks = -(-rows // config.query_rows)
-    # One program an SM, and no more of them than need be for the rounds that the longest has: where the
-    # last round is a short one, its documents would share the memory's rate among fewer programs.
-    items = columns * choice.segments
-    rounds = -(-items // max(min(processors(right.device) // chunks, items), 1))
-    groups = -(-items // rounds)
-    tensors = _MAXIMA
-    if sum_rows:
-        tensors = _SUMS if stride > 1 else _SCORES
-    tile = (config.columns, config.query_rows, config.tokens)
-    return Launch(
-        _for_hopper().long_query,
-        programs=groups * chunks,
-        key=(config.key, right.dtype, right.masked, sum_rows),
-        tensors=tensors,
-        numbers=(
-            rows, right.item_step, right.length, int(right.listed), right.items, int(listed), 0, columns,
-            choice.segments, chunks, stride, stride, total_columns,
-        ),
-        constants=(*tile, config.stages, right.masked, sum_rows, _for_hopper().registers),
-        options=config.options,
-        device=right.device,
-        boxes=_boxes(left, right, config.query_rows // 2, config.tokens, config.columns),
     )  # fmt: skip
 
 
@@ -204,9 +117,3 @@ def add_blocks(
         options=Options(4, launch_pdl=dependent),
         device=right.device,
     )
-
-
-def _boxes(left: Layout, right: Layout, query_rows: int, tokens: int, columns: int) -> Any:
-    """Which operands the copy engine reads, and in boxes of how many rows."""
-    frame, (queries, documents) = _for_hopper().frame, _BOXES
-    return (queries, frame(left, query_rows, columns)), (documents, frame(right, tokens, columns))

@@ -4,8 +4,8 @@ Worked out once for the same shapes and remembered; a call brings its tensors.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import torch
 
@@ -47,6 +47,14 @@ class Work(NamedTuple):
                 launch(operands, first)
 
 
+@cache
+def _for_hopper() -> Any:
+    """Imported where there is a GPU for it."""
+    from maxsim.forward import prepare_hopper
+
+    return prepare_hopper
+
+
 @lru_cache(MOST_REMEMBERED)
 def prepared(choice: Choice, left: Layout, right: Layout, listed: bool, columns: int) -> Work:
     """`listed`: columns are the pairs of a work list."""
@@ -59,7 +67,7 @@ def _short(choice: Choice, left: Layout, right: Layout, listed: bool, columns: i
     config, segments = choice.config, choice.segments
     pairs = columns if listed else left.items * columns
     if config.kernel == "short_hopper":
-        launch = prepare.short_hopper(choice, left, right, listed, pairs)
+        launch = _for_hopper().short_query(choice, left, right, listed, pairs)
     else:
         launch = prepare.short_query(choice, left, right, listed, pairs)
     if segments == 1:
@@ -86,7 +94,7 @@ def _long(choice: Choice, left: Layout, right: Layout, listed: bool, columns: in
         if rows == 0:
             return (finish,)
         if hopper:
-            maxima = prepare.hopper(choice, left, right, listed, batch, columns, rows, 0, rows)
+            maxima = _for_hopper().long_query(choice, left, right, listed, batch, columns, rows, 0, rows)
         else:
             maxima = prepare.long_query(choice, left, right, listed, batch, rows, packed)
         return maxima, finish
@@ -101,14 +109,16 @@ def _summed(choice: Choice, left: Layout, right: Layout, listed: bool, columns: 
     blocks = -(-length // sum_rows)
     if not listed and (blocks == 1 or (queries == 1 and rows <= choice.config.query_rows)):
         stride = 0 if queries == 1 else 1
-        launch = prepare.hopper(choice, left, right, False, columns, columns, rows, sum_rows, stride)
+        launch = _for_hopper().long_query(
+            choice, left, right, False, columns, columns, rows, sum_rows, stride
+        )
         return Work(None, torch.float32, columns, columns, (launch,))
     # Strides of 0 and 1 would say that no sums are wanted.
     stride = max(blocks * queries, 2)
 
     def launches(batch: int) -> tuple[Launch, ...]:
         return (
-            prepare.hopper(choice, left, right, listed, batch, columns, rows, sum_rows, stride),
+            _for_hopper().long_query(choice, left, right, listed, batch, columns, rows, sum_rows, stride),
             prepare.add_blocks(left, right, listed, batch, columns, blocks, stride),
         )
 
