@@ -467,7 +467,7 @@ def test_each_device_runs_its_own(driver, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", Entered)
     driver.current = 0
     for each in (*launches, *launches):
-        each((dense(1),) * 13)
+        launch.enqueue([each], (dense(1),) * 13)
     assert driver.current == 0
     assert [(name, index) for name, index, _ in driver.compiled] == [("finish", 0), ("finish", 1)]
     assert [start.stream for start in driver.started] == [(STREAM, 0), (STREAM, 1)] * 2

@@ -9,6 +9,7 @@ from torch import Tensor
 from maxsim import reference
 from maxsim.forward import work
 from maxsim.forward.choose import Choice, choose
+from maxsim.forward.launch import enqueue
 from maxsim.rows import Side
 
 __all__ = ["all_pairs", "explain", "listed_pairs", "run"]
@@ -50,10 +51,11 @@ def run(choice: Choice, left: Side, right: Side, query_index: Tensor | None, doc
     if todo.scratch is not None:
         scratch = torch.empty(todo.scratch, dtype=todo.dtype, device=right_layout.device)
     # In the order of `operands.ORDER`.
-    todo(
-        (
-            queries, query_starts, query_lengths, query_mask,
-            documents, document_starts, document_lengths, document_mask,
-            query_index, document_index, scores, scratch, None,
-        )
+    operands = (
+        queries, query_starts, query_lengths, query_mask,
+        documents, document_starts, document_lengths, document_mask,
+        query_index, document_index, scores, scratch, None,
     )  # fmt: skip
+    enqueue(todo.whole, operands)
+    for first in range(todo.batch, columns, todo.batch):
+        enqueue(todo.whole if first + todo.batch <= columns else todo.rest, operands, first)

@@ -5,11 +5,7 @@ Both sides as `rows.Side` describes them, a work list if there is one, and what 
 left. `nothing` is for what a kernel has a parameter for and a launch does not use.
 """
 
-from torch import Tensor
-
-__all__ = ["DOCUMENT", "LISTED", "ORDER", "QUERY", "Operands", "places"]
-
-Operands = tuple[Tensor | None, ...]
+__all__ = ["DOCUMENT", "LISTED", "ORDER", "QUERY", "places"]
 
 ORDER = (
     "queries", "query_starts", "query_lengths", "query_mask",

@@ -1,5 +1,4 @@
-"""What the kernels for Hopper are told, as `prepare` has it of the others. They are in Gluon, which is imported
-where there is a GPU for it."""
+"""What the kernels for Hopper are told, as `prepare` has it of the others: imported where there is one."""
 
 from maxsim.forward import hopper as long
 from maxsim.forward import short_hopper as short

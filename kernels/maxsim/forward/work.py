@@ -12,7 +12,6 @@ import torch
 from maxsim.forward import prepare
 from maxsim.forward.choose import Choice, summed
 from maxsim.forward.launch import Launch
-from maxsim.forward.operands import Operands
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import MOST_REMEMBERED, Layout
 
@@ -23,7 +22,7 @@ MAXIMA_BYTES = 16 << 20
 
 
 class Work(NamedTuple):
-    """Columns, which are documents or the pairs of a work list, in batches of `batch`.
+    """All columns, which are documents or the pairs of a work list, in batches of `batch`.
 
     scratch  so many numbers of this dtype lie between a batch's launches; None: there is one launch
     whole    launches of a batch, in order
@@ -32,19 +31,9 @@ class Work(NamedTuple):
 
     scratch: int | None
     dtype: torch.dtype
-    columns: int
     batch: int
     whole: tuple[Launch, ...]
     rest: tuple[Launch, ...] = ()
-
-    def __call__(self, operands: Operands) -> None:
-        """Enqueue all of it."""
-        columns, batch = self.columns, self.batch
-        for launch in self.whole:
-            launch(operands)
-        for first in range(batch, columns, batch):
-            for launch in self.whole if first + batch <= columns else self.rest:
-                launch(operands, first)
 
 
 @cache
@@ -71,11 +60,11 @@ def _short(choice: Choice, left: Layout, right: Layout, listed: bool, columns: i
     else:
         launch = prepare.short_query(choice, left, right, listed, pairs)
     if segments == 1:
-        return Work(None, torch.float32, columns, columns, (launch,))
+        return Work(None, torch.float32, columns, (launch,))
     # Without a list there is one query, or nothing would have been split: a column is a document.
     rows = config.query_rows
     finish = prepare.finish(left, right, listed, pairs, columns, segments, rows, False)
-    return Work(pairs * segments * rows, torch.float32, columns, columns, (launch, finish))
+    return Work(pairs * segments * rows, torch.float32, columns, (launch, finish))
 
 
 def _long(choice: Choice, left: Layout, right: Layout, listed: bool, columns: int) -> Work:
@@ -112,7 +101,7 @@ def _summed(choice: Choice, left: Layout, right: Layout, listed: bool, columns: 
         launch = _for_hopper().long_query(
             choice, left, right, False, columns, columns, rows, sum_rows, stride
         )
-        return Work(None, torch.float32, columns, columns, (launch,))
+        return Work(None, torch.float32, columns, (launch,))
     # Strides of 0 and 1 would say that no sums are wanted.
     stride = max(blocks * queries, 2)
 
@@ -131,4 +120,4 @@ def _in_batches(
     """`launches` makes those for so many columns, each of which leaves so many numbers behind."""
     batch = max(min(columns, MAXIMA_BYTES // max(dtype.itemsize * numbers, 1)), 1)
     rest = columns % batch
-    return Work(batch * numbers, dtype, columns, batch, launches(batch), launches(rest) if rest else ())
+    return Work(batch * numbers, dtype, batch, launches(batch), launches(rest) if rest else ())
