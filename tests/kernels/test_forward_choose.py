@@ -92,8 +92,9 @@ ON_H200 = [
     ((1, 64), (1000, 1024), 128, BF16, "short-query", "short-64", 1),
     ((1, 32), (1000, 300), 1024, FP16, "short-query", "short-32", 1),
     ((1, 32), (1000, 300), 128, FP32, "short-query", "short-32", 1),
-    ((1, 32), (100, 1024), 128, FP16, "split-document-hopper", "hopper-32", 8),
-    ((1, 32), (1, 8192), 128, FP16, "split-document-hopper", "hopper-32", 64),
+    ((1, 32), (100, 1024), 128, FP16, "split-document-hopper", "hopper-long", 2),
+    ((1, 32), (1, 8192), 128, FP16, "split-document-hopper", "hopper-long", 32),
+    ((1, 32), (263, 511), 128, FP16, "short-query-hopper", "hopper-few", 1),
     ((1, 64), (263, 256), 128, FP16, "split-document", "short-64", 2),
     ((1, 32), (263, 255), 96, BF16, "short-query-hopper", "hopper-few", 1),
     ((1, 33), (263, 255), 128, FP16, "short-query", "short-64", 1),
@@ -107,6 +108,13 @@ ON_H200 = [
     ((1, 1024), (1000, 1024), 64, BF16, "long-query-hopper", "hopper-256", 1),
     ((1, 128), (1000, 1024), 16, FP16, "long-query-hopper", "hopper-128", 1),
     ((1, 1024), (1000, 1024), 256, FP16, "long-query-hopper", "hopper-128", 1),
+    ((1, 1024), (8, 8192), 128, FP16, "long-query-hopper", "hopper-256", 4),
+    ((1, 1024), (1, 8192), 128, FP16, "long-query-hopper", "hopper-256", 32),
+    ((1, 1024), (32, 2048), 128, FP16, "long-query-hopper", "hopper-256", 1),
+    ((1, 1024), (100, 1024), 128, FP16, "long-query-hopper", "hopper-256", 4),
+    ((1, 128), (100, 1024), 128, FP16, "long-query-hopper", "hopper-128", 1),
+    ((1, 128), (300, 1024), 128, FP16, "long-query-hopper", "hopper-128", 1),
+    ((16, 32), (40, 2048), 128, FP16, "multi-query-hopper", "hopper-256", 8),
     ((1, 128), (1000, 1024), 320, FP16, "long-query", "long", 2),
     ((1, 128), (1000, 1024), 128, FP32, "long-query", "long-wide", 2),
     ((8, 32), (1000, 300), 128, FP16, "multi-query-hopper", "hopper-256", 1),
@@ -159,12 +167,34 @@ def test_without_splitting(h200, query_rows):
 
 
 def test_segments_are_as_many_as_fill_the_chip_but_none_is_short(h200):
+    lengths = (255, 256, 511, 512, 1000, 10**6)
     for items in (1, 7, 100):
-        segments = [
-            h200.choose(*sides(dense(1, 32), dense(items, n))).segments for n in (255, 256, 1000, 10**6)
-        ]
-        assert segments[:3] == [1, 2, 7]
-        assert segments[3] == -(-8 * 132 // items)
+        for dim, few in (
+            (128, [1, 1, 1, 2, 3, -(-132 // items)]),
+            (256, [1, 2, 3, 4, 7, -(-8 * 132 // items)]),
+        ):
+            queries = dense(1, 32, dim)
+            segments = [h200.choose(*sides(queries, dense(items, n, dim))).segments for n in lengths]
+            assert segments == [min(wanted, few[-1]) for wanted in few]
+
+
+def test_programs_of_many_rows_are_done_together(choose):
+    from maxsim.forward.segments import even_rounds
+
+    config = choose.configs(128, FP16)["hopper-256"]
+
+    def rounds(columns, segments, groups=33):
+        return columns * segments / groups
+
+    for columns in (1, 2, 8, 17, 34, 100, 300):
+        segments = even_rounds(columns, 8192, 33, config, False)
+        # The last round is nearly full, or one of many.
+        assert segments == 1 or rounds(columns, segments) / -(-columns * segments // 33) > 0.9
+    # Each document is one round: to cut them gains nothing, but where the second launch comes anyway.
+    assert even_rounds(33, 8192, 33, config, False) == even_rounds(66, 8192, 33, config, True) == 1
+    assert even_rounds(34, 8192, 33, config, False) > 1
+    # So many rounds are even by themselves.
+    assert even_rounds(1000, 8192, 33, config, False) == 1
 
 
 @pytest.mark.parametrize(
@@ -202,6 +232,28 @@ def test_a_mask_changes_no_short_kernel(h200, query_rows):
     queries, documents = dense(1, query_rows), dense(1000, 300)
     plain, under = h200.choose(*sides(queries, documents)), h200.choose(*sides(queries, documents, mask))
     assert (plain.name, plain.config, plain.segments) == (under.name, under.config, under.segments)
+
+
+def test_documents_of_very_different_lengths_get_four_warps_each(h200):
+    def config(rows, items, longest, pairs=None):
+        return config_of(h200.choose(packed(32, 1, 32), packed(rows, items, longest), pairs))
+
+    assert config(256_000, 1000, 1024) == config(256_000, 1000, 1024, 700) == "hopper-long"
+    assert config(192_000, 1000, 512) == "hopper-long"
+    # Short ones, or hardly longer than the mean; or spans of a table whose other rows say nothing of them.
+    assert (
+        config(191_000, 1000, 512) == config(192_000, 1000, 511) == config(768_000, 1000, 1024) == "hopper-32"
+    )
+    assert config(10_000_000, 1000, 512) == config(256_000, 1000, None) == "hopper-32"
+
+
+def test_under_a_mask_long_documents_may_differ_in_length(h200):
+    def config(documents, tokens):
+        mask = torch.empty(documents, tokens, dtype=torch.bool, device="meta")
+        return config_of(h200.choose(*sides(dense(1, 32), dense(documents, tokens), mask)))
+
+    assert (config(1000, 512), config(1000, 511)) == ("hopper-long", "hopper-32")
+    assert config_of(h200.choose(*sides(dense(1, 32), dense(1000, 512)))) == "hopper-32"
 
 
 @pytest.mark.parametrize("pairs", [None, 300], ids=["all pairs", "a work list"])

@@ -24,7 +24,7 @@ REGISTERS_OF_AN_SM = 65_536
 # Twelve warps an SM: what a kernel that waits for memory needs to have enough of it in flight.
 SHORT_QUERY_REGISTERS = 168
 HALVES = ("fp16-fp16", "bf16-bf16")
-COPIED = ("hopper-few", "hopper-32")
+COPIED = ("hopper-few", "hopper-long", "hopper-32")
 PORTABLE = ("short-32", "few-32", "short-64", "long")
 
 both = pytest.mark.parametrize("capability", [80, 90], ids="sm_{}".format)

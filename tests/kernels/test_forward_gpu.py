@@ -81,7 +81,7 @@ def test_host_memory_is_read_in_place_by_plain_loads_to_the_same_bits(gpu, unit,
     there = Spans(view, documents.starts, documents.lengths)
     kernel = "split-document" if items == 100 else "short-query"
     assert maxsim.plan(query, there).kernel == kernel
-    assert maxsim.plan(query, documents).kernel == f"{kernel}-hopper"
+    assert maxsim.plan(query, documents).kernel == "short-query-hopper"
     assert torch.equal(maxsim.score(query, there), maxsim.score(query, documents))
 
 

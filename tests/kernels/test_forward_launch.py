@@ -106,9 +106,9 @@ def driver(monkeypatch):
     for module in (choose, prepare_hopper):
         monkeypatch.setattr(module, "processors", lambda device: 132)
     monkeypatch.setattr(prepare, "hopper_or_newer", lambda device: True)
-    for module in (block_top_k, finish, hopper, long_query, short_hopper, short_query):
-        monkeypatch.setattr(module.KERNEL, "_variants", {})
-    monkeypatch.setattr(finish.BLOCKS_KERNEL, "_variants", {})
+    kernels = [module.KERNEL for module in (finish, hopper, long_query, short_hopper, short_query)]
+    for kernel in (*kernels, finish.BLOCKS_KERNEL, block_top_k.BEST, block_top_k.LARGEST):
+        monkeypatch.setattr(kernel, "_variants", {})
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: gpu.current, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: (STREAM, index), raising=False)
     # Launches that other tests prepared know what they run.

@@ -73,7 +73,20 @@ def test_keys_of_a_gpu_order_as_scores_do(seeded, shape, dtype):
         assert found.tolist() == ordered(row.tolist(), 17)
 
 
-@pytest.mark.parametrize(("shape", "k"), [((1, 1), 1), ((2, 256), 17), ((2, 257), 128)], ids=str)
+# In the interpreter, groups from 4,096 on.
+SHAPES = [
+    ((1, 1), 1),
+    ((2, 256), 17),
+    ((2, 257), 128),
+    ((2, 512), 100),
+    ((2, 513), 100),
+    ((2, 4096), 128),
+    ((3, 5001), 100),
+    ((1, 9000), 1),
+]
+
+
+@pytest.mark.parametrize(("shape", "k"), SHAPES, ids=str)
 def test_blocks_of_keys(kernel, seeded, shape, k):
     if not kernel.startswith("triton") and kernel != "gpu":
         pytest.skip("a kernel of Triton's")

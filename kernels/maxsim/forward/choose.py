@@ -16,6 +16,7 @@ from maxsim.forward.configs import Config, configs
 from maxsim.forward.launch import INTERPRETED
 from maxsim.forward.residence import in_host_memory
 from maxsim.forward.rowsum import BLOCK_ROWS
+from maxsim.forward.segments import even_rounds, fill, one_each
 from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
 __all__ = [
@@ -31,17 +32,13 @@ __all__ = [
 ]
 
 SHORT_ROWS = 64
-# Splitting pays where a document per program leaves the chip idle and the documents are long.
+# A document may be split where a program for each leaves the chip idle.
 SPLIT_BELOW_PROGRAMS_PER_SM = 2
-SPLIT_TARGET_PROGRAMS_PER_SM = 8
-SPLIT_MIN_TOKENS = 128
 # Of scattered documents, looked up one after the other, plain loads have more under way than the copy engine.
 SCATTERED_PROGRAMS_PER_SM = 31
-# The tiles that one Hopper program should have, so that the last round of documents costs little.
-HOPPER_ITEMS_PER_GROUP = 16
-HOPPER_MIN_TOKENS = 512
-# With so many documents each it does without segments, and adds rows up itself where it can.
-HOPPER_WHOLE_DOCUMENTS = 4
+# Documents are uneven where the longest, of at least so many tokens, has so many times the mean, and that is
+# no less than so many. A long one begun last must not be waited for; short ones leave a tile empty.
+UNEVEN_LONGEST, UNEVEN_OVER_MEAN, UNEVEN_MEAN = 512, 1.5, 192
 # A table of query rows is scored whole; a store in which queries are a few spans is not.
 MAX_UNUSED_ROWS = 65_536
 # The copy engine is told rows in 32 bits.
@@ -143,14 +140,18 @@ def _few_rows(
     )
     config = table[f"hopper-{size}" if copied else f"short-{size}"]
     if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * where.processors:
+        if copied and _uneven(right):
+            reason = "few query rows, documents of very different lengths: four warps to each"
+            return _short("short-query", reason, table["hopper-long"], where)
         return _short("short-query", "few query rows: bound by reading the documents", config, where)
-    segments = 1
-    if listed_or_one:
-        wanted = SPLIT_TARGET_PROGRAMS_PER_SM * where.processors
-        segments = _parts(columns, wanted, right.longest, SPLIT_MIN_TOKENS, where)
-    if segments > 1:
-        reason = "few long documents: segments of them fill the chip"
-        return _short("split-document", reason, config, where, segments)
+    longest = _splittable(columns, right, where) if listed_or_one else None
+    if longest is not None:
+        cut = one_each if copied else fill
+        segments = cut(columns, longest, where.processors)
+        if segments > 1:
+            reason = "few long documents: segments of them fill the chip"
+            config = table["hopper-long"] if copied else config
+            return _short("split-document", reason, config, where, segments)
     # One wave of programs: the sooner each is done the better, however many more it could be.
     config = table.get("hopper-few" if copied else f"few-{size}", config)
     return _short("short-query", "few query rows, few documents: four warps to each", config, where)
@@ -182,24 +183,29 @@ def _many_rows(
         small = "hopper-256" not in table or (rows - 1) % 256 < 128
         config = table["hopper-128" if small else "hopper-256"]
         groups = max(where.processors // max(-(-rows // config.query_rows), 1), 1)
-        segments = 1
-        if columns < groups * HOPPER_WHOLE_DOCUMENTS or not summed(left):
-            wanted = groups * HOPPER_ITEMS_PER_GROUP
-            segments = _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS, where)
+        longest = _splittable(columns, right, where)
+        finished = not summed(left)
+        segments = 1 if longest is None else even_rounds(columns, longest, groups, config, finished)
         name, reason = f"{name}-hopper", f"{reason}; copy engine and wgmma"
         return Choice(name, reason, config, segments, False, where.straight)
     config = table["long-wide" if where.hopper and "long-wide" in table else "long"]
     chunks = max(-(-rows // config.query_rows), 1)
-    wanted = SPLIT_TARGET_PROGRAMS_PER_SM * where.processors // chunks
-    segments = _parts(columns, wanted, right.longest, HOPPER_MIN_TOKENS, where)
+    longest = _splittable(columns, right, where)
+    segments = 1 if longest is None else fill(columns, longest, where.processors, chunks)
     return Choice(name, reason, config, segments, False, where.straight)
 
 
-def _parts(items: int, wanted_items: int, longest: int | None, min_tokens: int, where: _Where) -> int:
-    """Segments a document, so that there are about `wanted_items` of at least `min_tokens`."""
-    if not where.splitting or items == 0 or longest is None:
-        return 1
-    return max(min(-(-wanted_items // items), longest // min_tokens), 1)
+def _splittable(columns: int, right: Layout, where: _Where) -> int | None:
+    """The tokens of the longest document, if it may be cut into segments."""
+    return right.longest if where.splitting and columns else None
+
+
+def _uneven(right: Layout) -> bool:
+    """Whether some documents may be far longer than most. Of a few spans of a larger table nobody knows."""
+    if right.longest is None or right.longest < UNEVEN_LONGEST:
+        return False
+    mean = right.table_rows / right.items
+    return right.masked or (right.listed and mean >= UNEVEN_MEAN and UNEVEN_OVER_MEAN * mean <= right.longest)
 
 
 def summed(left: Layout) -> bool:

@@ -54,6 +54,7 @@ def configs(dim: int, dtype: torch.dtype) -> dict[str, Config]:
             "short-64": ("short_query", 64, 64, width, 2, Options(4)),
             "long": ("long_query", 128, 64, width, 3, Options(4)),
             "hopper-few": ("short_hopper", 32, 64, max(width, 64), 2, Options(4)),
+            "hopper-long": ("short_hopper", 32, 64, max(width, 64), 3, Options(4)),
             "hopper-32": ("short_hopper", 32, 32, max(width, 64), 3, Options(2), 2),
             "hopper-128": ("hopper", 128, 128, max(width, 64), 4, Options(4)),
             "hopper-256": ("hopper", 256, 128, max(width, 64), 4, Options(4)),

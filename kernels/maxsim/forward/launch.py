@@ -6,7 +6,7 @@ variant, sizes are never part of the name, and a call adds its addresses. The in
 (TRITON_INTERPRET=1, read when Triton is imported) has neither variants nor a fast path.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -56,24 +56,9 @@ class Kernel:
     Its parameters: descriptors, if any; then tensors; then numbers; then constants.
     """
 
-    def __init__(self, function: Any, tensors: slice = slice(0)) -> None:
+    def __init__(self, function: Any) -> None:
         self.function = function
-        self._tensors = tensors
         self._variants: dict[Hashable, Variant] = {}
-
-    def launch(
-        self,
-        programs: int,
-        key: Hashable,
-        arguments: tuple[Any, ...],
-        constants: Callable[[], tuple[Any, ...]],
-        options: Options,
-        device: torch.device,
-    ) -> None:
-        """One launch that is not remembered, with arguments in the order of the function's parameters."""
-        end = self._tensors.stop
-        launch = Launch(self, programs, key, range(end), arguments[end:], constants(), options, device)
-        enqueue((launch,), arguments[:end])
 
     def variant(self, launch: "Launch", operands: Sequence[Any]) -> Variant:
         """What a launch runs on its device, the current one."""
