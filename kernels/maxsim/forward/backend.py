@@ -27,7 +27,7 @@ def all_pairs(left: Side, right: Side) -> Tensor:
 
 def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs → float32 [P]. A pair whose index is out of range scores NaN."""
-    pairs = query_index.shape[0]
+    pairs = query_index.numel()
     scores = torch.empty(pairs, dtype=torch.float32, device=right.layout.device)
     if pairs:
         run(choose(left, right, pairs), left, right, query_index, document_index, scores)
@@ -45,7 +45,7 @@ def run(choice: Choice, left: Side, right: Side, query_index: Tensor | None, doc
     queries, query_starts, query_lengths, query_mask, left_layout = left
     documents, document_starts, document_lengths, document_mask, right_layout = right
     listed = query_index is not None
-    columns = right_layout.items if query_index is None else query_index.shape[0]
+    columns = right_layout.items if query_index is None else scores.numel()
     todo = work.prepared(choice, left_layout, right_layout, listed, columns)
     scratch = scores
     if todo.scratch is not None:
