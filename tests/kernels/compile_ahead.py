@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from maxsim.forward import backend, choose, launch, prepare, warmup
+from maxsim.forward import backend, choose, prepare, prepare_hopper, warmup
 
 FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 NAMES = {
@@ -54,10 +54,11 @@ def recorded(capability: int) -> Iterator[tuple[dict[str, Any], Any, tuple[Any, 
     """(what it is, function, arguments, constants, options) of every launch on a GPU of this capability."""
     choose._hopper = lambda device: capability == 90
     prepare.hopper_or_newer = lambda device: capability >= 90
-    prepare.processors = lambda device: 132
+    prepare_hopper.processors = lambda device: 132
     launches = []
-    launch.Launch.__call__ = lambda self, operands, first=0: launches.append(
-        (self.kernel.function, self.arguments(operands, first), self.constants, self.options)
+    backend.enqueue = lambda each, operands: launches.extend(
+        (launch.kernel.function, launch.arguments(operands), launch.constants, launch.options)
+        for launch in each
     )
     seen = set()
     for (dim, dtype), wanted in WANTED.items():

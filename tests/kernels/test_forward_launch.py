@@ -85,6 +85,7 @@ def driver(monkeypatch):
         launch,
         long_query,
         prepare,
+        prepare_hopper,
         short_hopper,
         short_query,
         variant,
@@ -102,7 +103,7 @@ def driver(monkeypatch):
         (variant, "make_tensordesc_arg", lambda table, meta: [(table.base.data_ptr(), table.shape)]),
     ):
         monkeypatch.setattr(module, name, value)
-    for module in (choose, prepare):
+    for module in (choose, prepare_hopper):
         monkeypatch.setattr(module, "processors", lambda device: 132)
     monkeypatch.setattr(prepare, "hopper_or_newer", lambda device: True)
     kernels = [module.KERNEL for module in (finish, hopper, long_query, short_hopper, short_query)]
@@ -399,7 +400,7 @@ def test_strided_tables_are_told_by_their_strides(a100):
     ],
 )
 def test_what_does_not_fit_at_a_time_is_taken_in_batches(request, monkeypatch, gpu, form, filled):
-    from maxsim.forward import launch, prepare, work
+    from maxsim.forward import launch, prepare, prepare_hopper, work
 
     made = []
 
@@ -408,7 +409,8 @@ def test_what_does_not_fit_at_a_time_is_taken_in_batches(request, monkeypatch, g
         return made[-1]
 
     driver = request.getfixturevalue(gpu)
-    monkeypatch.setattr(prepare, "Launch", counted)
+    for module in (prepare, prepare_hopper):
+        monkeypatch.setattr(module, "Launch", counted)
     monkeypatch.setattr(work, "MAXIMA_BYTES", 130 * filled)
     call = Call(form)
     started, scores = driver.of(call)
@@ -465,7 +467,7 @@ def test_each_device_runs_its_own(driver, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device", Entered)
     driver.current = 0
     for each in (*launches, *launches):
-        each((dense(1),) * 13)
+        launch.enqueue([each], (dense(1),) * 13)
     assert driver.current == 0
     assert [(name, index) for name, index, _ in driver.compiled] == [("finish", 0), ("finish", 1)]
     assert [start.stream for start in driver.started] == [(STREAM, 0), (STREAM, 1)] * 2

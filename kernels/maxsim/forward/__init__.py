@@ -3,7 +3,7 @@
 backend      what `dispatch` calls: two sides → scores
 choose       the frozen table: shapes → kernel, configuration, reason
 work         a choice for two layouts → all launches and the memory between them, remembered
-prepare      what each kernel is told beside addresses
+prepare      what each kernel is told beside addresses; `prepare_hopper` has those for Hopper
 operands     the tensors of one call, in a fixed order
 short_query  queries of few rows: bound by memory; documents on the tensor core's M side
 long_query   packed query rows: bound by arithmetic; query rows on the M side, any Triton GPU

@@ -9,6 +9,7 @@ from torch import Tensor
 from maxsim import reference
 from maxsim.forward import work
 from maxsim.forward.choose import Choice, choose
+from maxsim.forward.launch import enqueue
 from maxsim.rows import Side
 
 __all__ = ["all_pairs", "explain", "listed_pairs", "run"]
@@ -26,7 +27,7 @@ def all_pairs(left: Side, right: Side) -> Tensor:
 
 def listed_pairs(left: Side, right: Side, query_index: Tensor, document_index: Tensor) -> Tensor:
     """Listed pairs → float32 [P]. A pair whose index is out of range scores NaN."""
-    pairs = query_index.shape[0]
+    pairs = query_index.numel()
     scores = torch.empty(pairs, dtype=torch.float32, device=right.layout.device)
     if pairs:
         run(choose(left, right, pairs), left, right, query_index, document_index, scores)
@@ -44,16 +45,17 @@ def run(choice: Choice, left: Side, right: Side, query_index: Tensor | None, doc
     queries, query_starts, query_lengths, query_mask, left_layout = left
     documents, document_starts, document_lengths, document_mask, right_layout = right
     listed = query_index is not None
-    columns = right_layout.items if query_index is None else query_index.shape[0]
+    columns = right_layout.items if query_index is None else scores.numel()
     todo = work.prepared(choice, left_layout, right_layout, listed, columns)
     scratch = scores
     if todo.scratch is not None:
         scratch = torch.empty(todo.scratch, dtype=todo.dtype, device=right_layout.device)
     # In the order of `operands.ORDER`.
-    todo(
-        (
-            queries, query_starts, query_lengths, query_mask,
-            documents, document_starts, document_lengths, document_mask,
-            query_index, document_index, scores, scratch, None,
-        )
+    operands = (
+        queries, query_starts, query_lengths, query_mask,
+        documents, document_starts, document_lengths, document_mask,
+        query_index, document_index, scores, scratch, None,
     )  # fmt: skip
+    enqueue(todo.whole, operands)
+    for first in range(todo.batch, columns, todo.batch):
+        enqueue(todo.whole if first + todo.batch <= columns else todo.rest, operands, first)

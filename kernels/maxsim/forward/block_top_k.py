@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from maxsim.forward.launch import INTERPRETED, Kernel, Launch, Options
+from maxsim.forward.launch import INTERPRETED, Kernel, Launch, Options, enqueue
 from maxsim.rows import MOST_REMEMBERED
 from maxsim.topk import FEW
 
@@ -149,14 +149,14 @@ def warm(device: torch.device) -> None:
 
 def _largest(scores: Tensor, keys: Tensor, spans: int) -> None:
     rows, total = scores.shape
-    _prepared_largest(rows, total, spans, scores.device)((scores, keys))
+    enqueue([_prepared_largest(rows, total, spans, scores.device)], (scores, keys))
 
 
 def _launch(filling: _Filling, target: Tensor, sizes: tuple[int, int, int, int], last: bool) -> None:
     block = LARGEST_BLOCK if last and filling.keys > BLOCK else BLOCK
     constants = (block, MOST, GROUP, filling.filled, last)
     launch = _prepared_best(target.shape[0] * sizes[2], sizes, constants, target.device)
-    launch((filling.source, filling.listed, target))
+    enqueue([launch], (filling.source, filling.listed, target))
 
 
 @lru_cache(MOST_REMEMBERED)

@@ -5,7 +5,7 @@ Nothing is tried out at run time. The figures behind the table are in docs/bench
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
@@ -67,16 +67,16 @@ class Choice:
 class _Where(NamedTuple):
     """What a choice depends on beside the layouts and the number of pairs.
 
-    aligned   the first rows of both sides are at multiples of 16 bytes
     over_bus  the documents lie in host memory; looked at on Hopper alone
     splitting a document may be cut into segments
+    straight  rows of both sides are read 16 bytes at a time
     """
 
     processors: int
     hopper: bool
-    aligned: bool
     over_bus: bool
     splitting: bool
+    straight: bool
 
 
 def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
@@ -87,19 +87,19 @@ def choose(left: Side, right: Side, pairs: int | None = None) -> Choice:
         left.layout,
         right.layout,
         pairs,
+        (left.tokens.data_ptr() | documents) % 16 == 0,
         processors(device),
         hopper,
-        (left.tokens.data_ptr() | documents) % 16 == 0,
         hopper and in_host_memory(documents),
         _splitting,
     )
 
 
 @lru_cache(MOST_REMEMBERED)
-def _choose(left: Layout, right: Layout, pairs: int | None, *where: Any) -> Choice:
-    place = _Where(*where)
-    chosen = _chosen(left, right, pairs, place)
-    return replace(chosen, straight=place.aligned and aligned(left) and aligned(right))
+def _choose(left: Layout, right: Layout, pairs: int | None, at_multiples: bool, *where: Any) -> Choice:
+    """`at_multiples`: the first rows of both sides are at multiples of 16 bytes."""
+    straight = at_multiples and aligned(left) and aligned(right)
+    return _chosen(left, right, pairs, _Where._make((*where, straight)))
 
 
 def _chosen(left: Layout, right: Layout, pairs: int | None, where: _Where) -> Choice:
@@ -119,7 +119,7 @@ def _chosen(left: Layout, right: Layout, pairs: int | None, where: _Where) -> Ch
         return _many_rows(table, left, right, where, columns, "long-query", reason, pairs)
     if rows is None or rows > SHORT_ROWS:
         reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
-        return Choice("short-query", reason, table["short-64"], chunked=True)
+        return Choice("short-query", reason, table["short-64"], 1, True, where.straight)
     return _few_rows(table, left, right, where, columns, pairs)
 
 
@@ -142,8 +142,8 @@ def _few_rows(
     if columns >= SPLIT_BELOW_PROGRAMS_PER_SM * where.processors:
         if copied and _uneven(right):
             reason = "few query rows, documents of very different lengths: four warps to each"
-            return _short("short-query", reason, table["hopper-long"])
-        return _short("short-query", "few query rows: bound by reading the documents", config)
+            return _short("short-query", reason, table["hopper-long"], where)
+        return _short("short-query", "few query rows: bound by reading the documents", config, where)
     longest = _splittable(columns, right, where) if listed_or_one else None
     if longest is not None:
         cut = one_each if copied else fill
@@ -151,16 +151,16 @@ def _few_rows(
         if segments > 1:
             reason = "few long documents: segments of them fill the chip"
             config = table["hopper-long"] if copied else config
-            return _short("split-document", reason, config, segments)
+            return _short("split-document", reason, config, where, segments)
     # One wave of programs: the sooner each is done the better, however many more it could be.
     config = table.get("hopper-few" if copied else f"few-{size}", config)
-    return _short("short-query", "few query rows, few documents: four warps to each", config)
+    return _short("short-query", "few query rows, few documents: four warps to each", config, where)
 
 
-def _short(name: str, reason: str, config: Config, segments: int = 1) -> Choice:
+def _short(name: str, reason: str, config: Config, where: _Where, segments: int = 1) -> Choice:
     if config.kernel == "short_hopper":
-        return Choice(f"{name}-hopper", f"{reason}; copy engine", config, segments)
-    return Choice(name, reason, config, segments)
+        name, reason = f"{name}-hopper", f"{reason}; copy engine"
+    return Choice(name, reason, config, segments, False, where.straight)
 
 
 def _many_rows(
@@ -186,12 +186,13 @@ def _many_rows(
         longest = _splittable(columns, right, where)
         finished = not summed(left)
         segments = 1 if longest is None else even_rounds(columns, longest, groups, config, finished)
-        return Choice(f"{name}-hopper", reason + "; copy engine and wgmma", config, segments)
+        name, reason = f"{name}-hopper", f"{reason}; copy engine and wgmma"
+        return Choice(name, reason, config, segments, False, where.straight)
     config = table["long-wide" if where.hopper and "long-wide" in table else "long"]
     chunks = max(-(-rows // config.query_rows), 1)
     longest = _splittable(columns, right, where)
     segments = 1 if longest is None else fill(columns, longest, where.processors, chunks)
-    return Choice(name, reason, config, segments)
+    return Choice(name, reason, config, segments, False, where.straight)
 
 
 def _splittable(columns: int, right: Layout, where: _Where) -> int | None:
@@ -245,11 +246,11 @@ def runs_on(config: Config, device: torch.device) -> bool:
 
 
 def _copy_engine_reads(left: Layout, right: Layout, where: _Where) -> bool:
-    return where.hopper and where.aligned and right.step == 1 and _copied(left) and _copied(right)
+    return where.hopper and where.straight and right.step == 1 and _copied(left) and _copied(right)
 
 
 def _copied(side: Layout) -> bool:
-    return aligned(side) and 0 < side.table_rows < MAX_COPIED_ROWS and side.row_stride > 0
+    return 0 < side.table_rows < MAX_COPIED_ROWS and side.row_stride > 0
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from triton import knobs
 
 from maxsim.forward.variant import Frame, Variant
 
-__all__ = ["INTERPRETED", "Box", "Kernel", "Launch", "Options", "compilations"]
+__all__ = ["INTERPRETED", "Box", "Kernel", "Launch", "Options", "compilations", "enqueue"]
 
 INTERPRETED = bool(knobs.runtime.interpret)
 
@@ -90,27 +90,18 @@ class Launch:
     boxes: tuple[tuple[int, Frame], ...] = ()
     _variant: Variant | None = None
 
-    def __call__(self, operands: Sequence[Any], first: int = 0) -> None:
-        """Run it on the current stream of its device, for columns from `first` on.
-
-        A tensor that is not there is None: the kernel gets an address and never reads it. A known variant
-        allocates nothing and waits for nothing.
-        """
-        if INTERPRETED:
-            arguments = self.arguments(operands, first)
-            self.kernel.function[(self.programs,)](*arguments, *self.constants, **self.options.keywords())
-            return
-        index = self.device.index
-        if index != torch._C._cuda_getDevice():
-            with torch.cuda.device(index):
-                self(operands, first)
-            return
+    def __call__(self, stream: int, operands: Sequence[Any], first: int) -> None:
+        """Start it on a stream of its device, the current one, for columns from `first` on."""
         variant = self._variant
         if variant is None:
             variant = self._variant = self.kernel.variant(self, operands)
         numbers = self._from(first) if first else self.numbers
-        stream = torch._C._cuda_getCurrentRawStream(index)
         variant(self.programs, stream, self.boxes, self.tensors, operands, numbers)
+
+    def interpret(self, operands: Sequence[Any], first: int) -> None:
+        """The same in Triton's interpreter."""
+        arguments, options = self.arguments(operands, first), self.options.keywords()
+        self.kernel.function[(self.programs,)](*arguments, *self.constants, **options)
 
     def _from(self, first: int) -> tuple[int, ...]:
         """The numbers for columns from `first` on."""
@@ -128,6 +119,26 @@ class Launch:
         ]
         boxes = [Box(operands[place], frame) for place, frame in self.boxes]
         return *boxes, *there, *(self._from(first) if first else self.numbers)
+
+
+def enqueue(launches: Sequence[Launch], operands: Sequence[Any], first: int = 0) -> None:
+    """Run launches of one device on its current stream, one after the other, for columns from `first` on.
+
+    A tensor that is not there is None: the kernel gets an address and never reads it. A known variant
+    allocates nothing and waits for nothing.
+    """
+    if INTERPRETED:
+        for launch in launches:
+            launch.interpret(operands, first)
+        return
+    index = launches[0].device.index
+    if index != torch._C._cuda_getDevice():
+        with torch.cuda.device(index):
+            enqueue(launches, operands, first)
+        return
+    stream = torch._C._cuda_getCurrentRawStream(index)
+    for launch in launches:
+        launch(stream, operands, first)
 
 
 def _compiled(launch: Launch, operands: Sequence[Any]) -> Variant:

@@ -5,17 +5,17 @@ Both sides as `rows.Side` describes them, a work list if there is one, and what 
 left. `nothing` is for what a kernel has a parameter for and a launch does not use.
 """
 
-from torch import Tensor
-
-__all__ = ["ORDER", "Operands", "places"]
-
-Operands = tuple[Tensor | None, ...]
+__all__ = ["DOCUMENT", "LISTED", "ORDER", "QUERY", "places"]
 
 ORDER = (
     "queries", "query_starts", "query_lengths", "query_mask",
     "documents", "document_starts", "document_lengths", "document_mask",
     "query_index", "document_index", "scores", "scratch", "nothing",
 )  # fmt: skip
+
+# What most kernels take side by side.
+QUERY, DOCUMENT = ORDER[1:3], ORDER[5:8]
+LISTED = ("query_index", "document_index")
 
 
 def places(*names: str) -> tuple[int, ...]:

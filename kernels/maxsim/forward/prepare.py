@@ -1,30 +1,29 @@
-"""What each kernel is told beside addresses, worked out from a choice and both sides' layouts: a `Launch`.
+"""What each portable kernel is told beside addresses, worked out from a choice and both sides' layouts.
 
-Numbers stand in the order of the kernel's parameters. `work` remembers what is made here.
+A `Launch` from each function; its numbers stand in the order of the kernel's parameters. `prepare_hopper` has
+the kernels for Hopper, `work` remembers what is made here.
 """
-
-from typing import Any
 
 import torch
 import triton.language as tl
 
 from maxsim.forward import finish as finishing
-from maxsim.forward import long_query as portable_long
-from maxsim.forward import short_query as portable_short
-from maxsim.forward.choose import Choice, compute_dtype, hopper_or_newer, processors
+from maxsim.forward import long_query as long
+from maxsim.forward import short_query as short
+from maxsim.forward.choose import Choice, compute_dtype, hopper_or_newer
 from maxsim.forward.launch import INTERPRETED, Launch, Options
-from maxsim.forward.operands import places
+from maxsim.forward.operands import DOCUMENT, LISTED, QUERY, places
 from maxsim.rows import Layout
 
-__all__ = ["add_blocks", "finish", "hopper", "long_query", "short_hopper", "short_query"]
-
-LONGEST = (1 << 31) - 1
+__all__ = ["add_blocks", "finish", "long_query", "short_query"]
 
 _COMPUTE = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
-_QUERIES = ("query_starts", "query_lengths", "query_mask")
-_DOCUMENTS = ("document_starts", "document_lengths", "document_mask")
-_LISTED = ("query_index", "document_index")
+# What each kernel takes, in the order of its parameters.
+_SHORT = places("queries", *QUERY, "query_mask", "documents", *DOCUMENT, *LISTED, "scores", "scratch")
+_LONG = places("queries", *QUERY, "documents", *DOCUMENT, *LISTED, "scratch")
+_FINISH = places("scratch", *QUERY, "query_mask", *LISTED, "scores")
+_ADD_BLOCKS = places("scratch", *LISTED, "scores")
 
 
 def _table(side: Layout, straight: bool) -> tuple[int, int]:
@@ -38,10 +37,10 @@ def short_query(choice: Choice, left: Layout, right: Layout, listed: bool, pairs
     tiles = (right.dim, config.columns, config.query_rows, config.tokens, config.stages)
     compute = _COMPUTE[compute_dtype(left, right)]
     return Launch(
-        portable_short.KERNEL,
+        short.KERNEL,
         programs=pairs * choice.segments,
         key=(config.key, left.dtype, right.dtype, right.masked, straight, choice.chunked),
-        tensors=places("queries", *_QUERIES, "documents", *_DOCUMENTS, *_LISTED, "scores", "scratch"),
+        tensors=_SHORT,
         numbers=(
             *_table(left, straight), left.item_step, left.step, left.length, int(left.listed),
             int(left.masked),
@@ -51,32 +50,6 @@ def short_query(choice: Choice, left: Layout, right: Layout, listed: bool, pairs
         constants=(*tiles, right.masked, straight, choice.chunked, compute, INTERPRETED),
         options=config.options,
         device=right.device,
-    )  # fmt: skip
-
-
-def short_hopper(choice: Choice, left: Layout, right: Layout, listed: bool, pairs: int) -> Launch:
-    """As `short_query`."""
-    from maxsim.forward import short_hopper as kernel
-
-    config, cells = choice.config, pairs * choice.segments
-    span = LONGEST  # tokens of a segment, whole tiles: no limit where a document is one
-    if choice.segments > 1:
-        span = -(-(right.longest or 1) // (choice.segments * config.tokens)) * config.tokens
-    tile = (config.columns, config.query_rows, config.tokens)
-    return Launch(
-        kernel.KERNEL,
-        programs=-(-cells // config.pairs),
-        key=(config.key, left.dtype, right.masked),
-        tensors=places(*_QUERIES, *_DOCUMENTS, *_LISTED, "scores", "scratch"),
-        numbers=(
-            left.item_step, left.length, int(left.listed), int(left.masked),
-            right.item_step, right.length, int(right.listed),
-            left.items, right.items, int(listed), cells, choice.segments, span, config.query_rows,
-        ),
-        constants=(*tile, config.stages, config.pairs, config.options.num_warps, right.masked),
-        options=config.options,
-        device=right.device,
-        boxes=_boxes(left, right, config.query_rows, config.tokens, config.columns),
     )  # fmt: skip
 
 
@@ -90,10 +63,10 @@ def long_query(
     tiles = (right.dim, config.columns, config.query_rows, config.tokens, config.stages)
     compute = _COMPUTE[compute_dtype(left, right)]
     return Launch(
-        portable_long.KERNEL,
+        long.KERNEL,
         programs=columns * choice.segments * chunks,
         key=(config.key, left.dtype, right.dtype, right.masked, straight),
-        tensors=places("queries", *_QUERIES[:2], "documents", *_DOCUMENTS, *_LISTED, "scratch"),
+        tensors=_LONG,
         numbers=(
             *_table(left, straight), rows if packed else left.length, int(left.listed),
             *_table(right, straight), right.item_step, right.step, right.length, int(right.listed),
@@ -102,40 +75,6 @@ def long_query(
         constants=(*tiles, right.masked, straight, compute, INTERPRETED),
         options=config.options,
         device=right.device,
-    )  # fmt: skip
-
-
-def hopper(
-    choice: Choice, left: Layout, right: Layout, listed: bool, columns: int, total_columns: int, rows: int,
-    sum_rows: int, stride: int,
-) -> Launch:  # fmt: skip
-    """Of all `rows` of the query table, to the scratch [columns, segments, stride]: row maxima if `sum_rows`
-    is 0, else sums of so many. A stride of 0 or 1 with sums: to the scores, as the kernel says."""
-    from maxsim.forward import hopper as kernel
-
-    config = choice.config
-    chunks = -(-rows // config.query_rows)
-    # One program an SM, and no more of them than need be for the rounds that the longest has: where the
-    # last round is a short one, its documents would share the memory's rate among fewer programs.
-    items = columns * choice.segments
-    rounds = -(-items // max(min(processors(right.device) // chunks, items), 1))
-    groups = -(-items // rounds)
-    maxima = "scores" if sum_rows else "scratch"
-    sums = "scratch" if sum_rows and stride > 1 else "nothing"
-    tile = (config.columns, config.query_rows, config.tokens)
-    return Launch(
-        kernel.KERNEL,
-        programs=groups * chunks,
-        key=(config.key, right.dtype, right.masked, sum_rows),
-        tensors=places(*_DOCUMENTS, "document_index", maxima, sums, "scores"),
-        numbers=(
-            rows, right.item_step, right.length, int(right.listed), right.items, int(listed), 0, columns,
-            choice.segments, chunks, stride, stride, total_columns,
-        ),
-        constants=(*tile, config.stages, right.masked, sum_rows, kernel.REGISTERS),
-        options=config.options,
-        device=right.device,
-        boxes=_boxes(left, right, config.query_rows // 2, config.tokens, config.columns),
     )  # fmt: skip
 
 
@@ -151,7 +90,7 @@ def finish(
         finishing.KERNEL,
         programs=-(-columns // tile.pairs) * (1 if listed else left.items),
         key=constants,
-        tensors=places("scratch", *_QUERIES, *_LISTED, "scores"),
+        tensors=_FINISH,
         numbers=(
             left.length, int(left.listed), int(left.masked), left.items, right.items,
             columns, 0, total_columns, int(listed), int(packed), segments, rows,
@@ -172,17 +111,9 @@ def add_blocks(
         finishing.BLOCKS_KERNEL,
         programs=-(-columns // constants[0]) * left.items,
         key=constants,
-        tensors=places("scratch", *_LISTED, "scores"),
+        tensors=_ADD_BLOCKS,
         numbers=(columns, 0, total_columns, blocks, stride, left.items, right.items, int(listed)),
         constants=constants,
         options=Options(4, launch_pdl=dependent),
         device=right.device,
     )
-
-
-def _boxes(left: Layout, right: Layout, query_rows: int, tokens: int, columns: int) -> Any:
-    """Which operands the copy engine reads, and in boxes of how many rows."""
-    from maxsim.forward.copy_engine import frame
-
-    queries, documents = places("queries", "documents")
-    return (queries, frame(left, query_rows, columns)), (documents, frame(right, tokens, columns))

@@ -4,15 +4,14 @@ Worked out once for the same shapes and remembered; a call brings its tensors.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
-from typing import NamedTuple
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import torch
 
 from maxsim.forward import prepare
 from maxsim.forward.choose import Choice, summed
 from maxsim.forward.launch import Launch
-from maxsim.forward.operands import Operands
 from maxsim.forward.rowsum import BLOCK_ROWS
 from maxsim.rows import MOST_REMEMBERED, Layout
 
@@ -23,7 +22,7 @@ MAXIMA_BYTES = 16 << 20
 
 
 class Work(NamedTuple):
-    """Columns, which are documents or the pairs of a work list, in batches of `batch`.
+    """All columns, which are documents or the pairs of a work list, in batches of `batch`.
 
     scratch  so many numbers of this dtype lie between a batch's launches; None: there is one launch
     whole    launches of a batch, in order
@@ -32,19 +31,17 @@ class Work(NamedTuple):
 
     scratch: int | None
     dtype: torch.dtype
-    columns: int
     batch: int
     whole: tuple[Launch, ...]
     rest: tuple[Launch, ...] = ()
 
-    def __call__(self, operands: Operands) -> None:
-        """Enqueue all of it."""
-        columns, batch = self.columns, self.batch
-        for launch in self.whole:
-            launch(operands)
-        for first in range(batch, columns, batch):
-            for launch in self.whole if first + batch <= columns else self.rest:
-                launch(operands, first)
+
+@cache
+def _for_hopper() -> Any:
+    """Imported where there is a GPU for it."""
+    from maxsim.forward import prepare_hopper
+
+    return prepare_hopper
 
 
 @lru_cache(MOST_REMEMBERED)
@@ -59,15 +56,15 @@ def _short(choice: Choice, left: Layout, right: Layout, listed: bool, columns: i
     config, segments = choice.config, choice.segments
     pairs = columns if listed else left.items * columns
     if config.kernel == "short_hopper":
-        launch = prepare.short_hopper(choice, left, right, listed, pairs)
+        launch = _for_hopper().short_query(choice, left, right, listed, pairs)
     else:
         launch = prepare.short_query(choice, left, right, listed, pairs)
     if segments == 1:
-        return Work(None, torch.float32, columns, columns, (launch,))
+        return Work(None, torch.float32, columns, (launch,))
     # Without a list there is one query, or nothing would have been split: a column is a document.
     rows = config.query_rows
     finish = prepare.finish(left, right, listed, pairs, columns, segments, rows, False)
-    return Work(pairs * segments * rows, torch.float32, columns, columns, (launch, finish))
+    return Work(pairs * segments * rows, torch.float32, columns, (launch, finish))
 
 
 def _long(choice: Choice, left: Layout, right: Layout, listed: bool, columns: int) -> Work:
@@ -86,7 +83,7 @@ def _long(choice: Choice, left: Layout, right: Layout, listed: bool, columns: in
         if rows == 0:
             return (finish,)
         if hopper:
-            maxima = prepare.hopper(choice, left, right, listed, batch, columns, rows, 0, rows)
+            maxima = _for_hopper().long_query(choice, left, right, listed, batch, columns, rows, 0, rows)
         else:
             maxima = prepare.long_query(choice, left, right, listed, batch, rows, packed)
         return maxima, finish
@@ -101,14 +98,16 @@ def _summed(choice: Choice, left: Layout, right: Layout, listed: bool, columns: 
     blocks = -(-length // sum_rows)
     if not listed and (blocks == 1 or (queries == 1 and rows <= choice.config.query_rows)):
         stride = 0 if queries == 1 else 1
-        launch = prepare.hopper(choice, left, right, False, columns, columns, rows, sum_rows, stride)
-        return Work(None, torch.float32, columns, columns, (launch,))
+        launch = _for_hopper().long_query(
+            choice, left, right, False, columns, columns, rows, sum_rows, stride
+        )
+        return Work(None, torch.float32, columns, (launch,))
     # Strides of 0 and 1 would say that no sums are wanted.
     stride = max(blocks * queries, 2)
 
     def launches(batch: int) -> tuple[Launch, ...]:
         return (
-            prepare.hopper(choice, left, right, listed, batch, columns, rows, sum_rows, stride),
+            _for_hopper().long_query(choice, left, right, listed, batch, columns, rows, sum_rows, stride),
             prepare.add_blocks(left, right, listed, batch, columns, blocks, stride),
         )
 
@@ -121,4 +120,4 @@ def _in_batches(
     """`launches` makes those for so many columns, each of which leaves so many numbers behind."""
     batch = max(min(columns, MAXIMA_BYTES // max(dtype.itemsize * numbers, 1)), 1)
     rest = columns % batch
-    return Work(batch * numbers, dtype, columns, batch, launches(batch), launches(rest) if rest else ())
+    return Work(batch * numbers, dtype, batch, launches(batch), launches(rest) if rest else ())
