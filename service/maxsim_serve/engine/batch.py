@@ -229,7 +229,7 @@ def _tokens(work: _Work, upload: Upload) -> torch.Tensor:
 
 
 def _of_query(counts: Sequence[int]) -> NDArray[np.int64]:
-    """Of each pair the query, which is the n-th for counts[n] of them. Most clients always ask for as many."""
+    """The query of each pair, the n-th for counts[n] of them. Most clients always ask for as many."""
     queries, count = len(counts), counts[0]
     if counts.count(count) == queries and queries * count <= _MOST_ALIKE:
         return _of_query_alike(1 << (queries - 1).bit_length(), count)[: queries * count]
