@@ -30,7 +30,8 @@ static PyObject *fill(PyObject *module, PyObject *arguments) {
     Py_buffer buffer;
     PyObject *places, *arrays;
     int helpers;
-    if (!PyArg_ParseTuple(arguments, "w*O!O!i", &buffer, &PyList_Type, &places, &PyList_Type, &arrays, &helpers)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "w*O!O!i", &buffer, &PyList_Type, &places, &PyList_Type, &arrays, &helpers))
+        return NULL;
     const Py_ssize_t count = Py_MIN(PyList_GET_SIZE(places), PyList_GET_SIZE(arrays));
     struct piece *piece = PyMem_New(struct piece, count);
     Py_ssize_t ready = 0, all = 0;

@@ -269,8 +269,8 @@ static PyObject *find_all(PyObject *module, PyObject *arguments) {
     Py_buffer buckets, lines, places, found;
     PyObject *known, *asked;
     int helpers;
-    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*w*i", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked, &places,
-                          &found, &helpers))
+    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*w*i", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked,
+                          &places, &found, &helpers))
         return NULL;
     const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
     const Py_ssize_t count = PyList_GET_SIZE(asked), ids = places.len / (2 * (Py_ssize_t)sizeof(int64_t));

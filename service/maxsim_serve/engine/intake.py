@@ -1,0 +1,99 @@
+"""What of the queue comes next: looked up, as much as a batch takes."""
+
+import math
+import time
+from collections import deque
+
+from .candidates import resolve_all
+from .queue import JobQueue
+from .ranking import Work
+
+__all__ = ["Intake"]
+
+# Query rows that count as one in `max_batch_tokens`: those of a text query.
+_QUERY_ROWS = 32
+# Document rows that count as one where they are in a GPU's memory, which reads a million in a tenth of a
+# millisecond: there the host is what takes time, and less of it the more requests share a batch.
+_RESIDENT_ROWS = 4
+# What makes one part in so many of a full batch, or more, goes by itself.
+_LARGE_PART = 4
+# Where more wait than these and the device is idle, half of them are launched first.
+_FEW = 16
+# Requests that are looked up together. What work they are is known then: some may have to wait for the next
+# batch.
+_TOGETHER = 64
+
+
+class Intake:
+    """Makes batches of what waits, in the order of its arrival. For the engine's thread.
+
+    A batch takes up to `max_batch_tokens` of work. How much a request is shows when it has been looked up. With
+    `halves`, an idle engine is given half of many first: the device works while the other half is looked up.
+    """
+
+    def __init__(self, queue: JobQueue, max_batch_tokens: int, *, halves: bool) -> None:
+        self._queue = queue
+        self._max_batch_tokens = max_batch_tokens
+        self._halves = halves
+        self._tokens_each = 1.0  # of a request, in the last batch
+        self.held: deque[Work] = deque()  # what is looked up already and comes next
+
+    def gather(self, *, idle: bool) -> list[Work]:
+        """What waits, up to `max_batch_tokens` of work. Where nothing does, nothing; of an idle engine what
+        comes next, and nothing once nothing can come any more.
+
+        A request that is a good part of that goes by itself: those before it should not wait for it.
+        """
+        large_tokens = self._max_batch_tokens // _LARGE_PART
+        batch: list[Work] = []
+        tokens = 0
+        while tokens < self._max_batch_tokens:
+            if not self.held:
+                halved = idle and self._halves
+                if batch and halved:
+                    break
+                if not self._take(self._max_batch_tokens - tokens, wait=idle and not batch, half=halved):
+                    break
+                continue
+            more_tokens = _tokens(self.held[0])
+            if batch and more_tokens >= large_tokens:
+                break
+            batch.append(self.held.popleft())
+            tokens += more_tokens
+            if more_tokens >= large_tokens:
+                break
+        if batch:
+            self._tokens_each = max(1.0, tokens / len(batch))
+        return batch
+
+    def _take(self, room_tokens: int, *, wait: bool, half: bool) -> bool:
+        """Look up what waits, or the first `half` of it, about as much as there is room for, and hold it but
+        for what cannot be looked up. False where nothing waits."""
+        first = self._queue.take() if wait else None
+        jobs = [] if first is None else [first]
+        # About as many as there is room for, going by the last batch.
+        most = min(_TOGETHER, math.ceil(room_tokens / self._tokens_each))
+        if half:
+            most = min(most, max(_FEW, (len(jobs) + len(self._queue)) // 2))
+        jobs += self._queue.take_waiting(most - len(jobs))
+        if not jobs:
+            return False
+        taken = time.perf_counter()
+        found = resolve_all([job.candidates for job in jobs])
+        lookup_s = time.perf_counter() - taken
+        for job, resolved in zip(jobs, found, strict=True):
+            if isinstance(resolved, Exception):
+                job.deliver(resolved)
+            else:
+                timings_s = {"queue": taken - job.enqueued, "lookup": lookup_s}
+                self.held.append(Work(job, resolved, timings_s, taken))
+        return True
+
+
+def _tokens(work: Work) -> int:
+    """Document rows to score; a long query makes as much work of each as several short ones, and several in
+    a GPU's memory as much as one elsewhere."""
+    tokens = work.resolved.tokens * -(-len(work.job.query) // _QUERY_ROWS)
+    parts = work.resolved.parts
+    resident = parts and parts[0].host_tokens is None and parts[0].tokens.is_cuda
+    return tokens // _RESIDENT_ROWS if resident else tokens
