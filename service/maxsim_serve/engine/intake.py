@@ -27,7 +27,7 @@ _TOGETHER = 64
 class Intake:
     """Makes batches of what waits, in the order of its arrival. For the engine's thread.
 
-    A batch takes up to `max_batch_tokens` of work. How much a request is shows when it has been looked up. With
+    A batch takes up to `max_batch_tokens` of work; how much a request is shows when it is looked up. With
     `halves`, an idle engine is given half of many first: the device works while the other half is looked up.
     """
 
