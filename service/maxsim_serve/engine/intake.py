@@ -17,8 +17,6 @@ _QUERY_ROWS = 32
 _RESIDENT_ROWS = 4
 # What makes one part in so many of a full batch, or more, goes by itself.
 _LARGE_PART = 4
-# Where more wait than these and the device is idle, half of them are launched first.
-_FEW = 16
 # Requests that are looked up together. What work they are is known then: some may have to wait for the next
 # batch.
 _TOGETHER = 64
@@ -27,20 +25,18 @@ _TOGETHER = 64
 class Intake:
     """Makes batches of what waits, in the order of its arrival. For the engine's thread.
 
-    A batch takes up to `max_batch_tokens` of work; how much a request is shows when it is looked up. With
-    `halves`, an idle engine is given half of many first: the device works while the other half is looked up.
+    A batch takes up to `max_batch_tokens` of work; how much a request is shows when it is looked up.
     """
 
-    def __init__(self, queue: JobQueue, max_batch_tokens: int, *, halves: bool) -> None:
+    def __init__(self, queue: JobQueue, max_batch_tokens: int) -> None:
         self._queue = queue
         self._max_batch_tokens = max_batch_tokens
-        self._halves = halves
         self._tokens_each = 1.0  # of a request, in the last batch
         self.held: deque[Work] = deque()  # what is looked up already and comes next
 
-    def gather(self, *, idle: bool) -> list[Work]:
-        """What waits, up to `max_batch_tokens` of work. Where nothing does, nothing; of an idle engine what
-        comes next, and nothing once nothing can come any more.
+    def gather(self, *, wait: bool) -> list[Work]:
+        """What waits, up to `max_batch_tokens` of work; nothing if there is none now or, to `wait`, none any
+        more.
 
         A request that is a good part of that goes by itself: those before it should not wait for it.
         """
@@ -49,10 +45,7 @@ class Intake:
         tokens = 0
         while tokens < self._max_batch_tokens:
             if not self.held:
-                halved = idle and self._halves
-                if batch and halved:
-                    break
-                if not self._take(self._max_batch_tokens - tokens, wait=idle and not batch, half=halved):
+                if not self._take(self._max_batch_tokens - tokens, wait=wait and not batch):
                     break
                 continue
             more_tokens = _tokens(self.held[0])
@@ -66,15 +59,13 @@ class Intake:
             self._tokens_each = max(1.0, tokens / len(batch))
         return batch
 
-    def _take(self, room_tokens: int, *, wait: bool, half: bool) -> bool:
-        """Look up what waits, or the first `half` of it, about as much as there is room for, and hold it but
-        for what cannot be looked up. False where nothing waits."""
+    def _take(self, room_tokens: int, *, wait: bool) -> bool:
+        """Look up what waits, about as much as there is room for, and hold it but for what cannot be looked
+        up. False where nothing waits."""
         first = self._queue.take() if wait else None
         jobs = [] if first is None else [first]
-        # About as many as there is room for, going by the last batch.
+        # Going by the last batch.
         most = min(_TOGETHER, math.ceil(room_tokens / self._tokens_each))
-        if half:
-            most = min(most, max(_FEW, (len(jobs) + len(self._queue)) // 2))
         jobs += self._queue.take_waiting(most - len(jobs))
         if not jobs:
             return False

@@ -40,7 +40,7 @@ class Runner:
     ) -> None:
         self._queue = queue
         self._scorer = scorer
-        self._intake = Intake(queue, max_batch_tokens, halves=scorer.depth > 1)
+        self._intake = Intake(queue, max_batch_tokens)
         self._metrics = metrics
         # Looked up once, for kernels, dtypes and directions are few.
         self._moved = cache(metrics.stream_bytes.labels)
@@ -81,7 +81,7 @@ class Runner:
             self._lose(error)
         flying: _Flight | None = None
         while self._fault is None:
-            batch = self._intake.gather(idle=flying is None)
+            batch = self._intake.gather(wait=flying is None)
             if not batch and flying is None:
                 return
             launched = self._launch(batch) if batch else None

@@ -129,17 +129,15 @@ def test_all_kinds_of_requests_together_are_answered_as_each_alone(store, togeth
     assert {name for name, _ in together} == {"one", "other"} and max(lists for _, lists in together) > 8
 
 
-@pytest.mark.parametrize(
-    ("depth", "waiting", "batches"),
-    [(1, 50, [50]), (2, 50, [25, 25]), (2, 33, [16, 17]), (2, 16, [16]), (2, 1, [1]), (1, 150, [150])],
-)
-def test_with_the_device_idle_half_of_many_go_first(store, depth, waiting, batches):
-    collection, scorer = filled(store, "one"), Scorer(depth)
-    asked = [(query(n), StoredCandidates(collection, ["d1"] * (1 + n % 50))) for n in range(waiting)]
-    answers(asked, scorer)
-    assert [len(batch) for batch in scorer.batches] == batches
-    counts = [count for batch in scorer.batches for count in batch]
-    assert counts == [1 + n % 50 for n in range(waiting)]  # first come, first served
+@pytest.mark.parametrize("waiting", [1, 64, 150], ids="waiting{}".format)
+def test_all_that_waits_is_one_batch_first_come_first_served(store, together, waiting):
+    collection, scorer = filled(store, "one"), Scorer()
+    counts = [1 + n % 50 for n in range(waiting)]
+    answers(
+        [(query(n), StoredCandidates(collection, ["d1"] * count)) for n, count in enumerate(counts)], scorer
+    )
+    assert scorer.batches == [counts]
+    assert [lists for _, lists in together] == {1: [], 64: [64], 150: [64, 64, 22]}[waiting]
 
 
 def test_what_was_looked_up_and_has_no_room_is_in_the_next_batch(store, together):
