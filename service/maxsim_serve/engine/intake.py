@@ -4,7 +4,8 @@ import math
 import time
 from collections import deque
 
-from .candidates import resolve_all
+from .candidates import Resolved, resolve, resolve_all
+from .job import Job
 from .queue import JobQueue
 from .ranking import Work
 
@@ -45,7 +46,8 @@ class Intake:
         tokens = 0
         while tokens < self._max_batch_tokens:
             if not self.held:
-                if not self._take(self._max_batch_tokens - tokens, wait=wait and not batch):
+                first = wait and not batch
+                if not (first or self._queue) or not self._take(self._max_batch_tokens - tokens, wait=first):
                     break
                 continue
             more_tokens = _tokens(self.held[0])
@@ -56,29 +58,40 @@ class Intake:
             if more_tokens >= large_tokens:
                 break
         if batch:
-            self._tokens_each = max(1.0, tokens / len(batch))
+            self._tokens_each = tokens / len(batch) or 1.0
         return batch
 
     def _take(self, room_tokens: int, *, wait: bool) -> bool:
         """Look up what waits, about as much as there is room for, and hold it but for what cannot be looked
         up. False where nothing waits."""
-        first = self._queue.take() if wait else None
-        jobs = [] if first is None else [first]
-        # Going by the last batch.
-        most = min(_TOGETHER, math.ceil(room_tokens / self._tokens_each))
-        jobs += self._queue.take_waiting(most - len(jobs))
+        jobs: list[Job] = []
+        if wait:
+            first = self._queue.take()
+            if first is None:
+                return False
+            jobs.append(first)
+        if self._queue:
+            most = min(_TOGETHER, math.ceil(room_tokens / self._tokens_each))  # going by the last batch
+            jobs += self._queue.take_waiting(most - len(jobs))
         if not jobs:
             return False
         taken = time.perf_counter()
+        if len(jobs) == 1:  # sooner done without lists
+            self._hold(jobs[0], resolve(jobs[0].candidates), taken, time.perf_counter())
+            return True
         found = resolve_all([job.candidates for job in jobs])
-        lookup_s = time.perf_counter() - taken
+        ended = time.perf_counter()
         for job, resolved in zip(jobs, found, strict=True):
-            if isinstance(resolved, Exception):
-                job.deliver(resolved)
-            else:
-                timings_s = {"queue": taken - job.enqueued, "lookup": lookup_s}
-                self.held.append(Work(job, resolved, timings_s, taken))
+            self._hold(job, resolved, taken, ended)
         return True
+
+    def _hold(self, job: Job, resolved: Resolved | Exception, taken: float, ended: float) -> None:
+        """The job was looked up from `taken` until `ended`."""
+        if isinstance(resolved, Exception):
+            job.deliver(resolved)
+            return
+        timings_s = {"queue": taken - job.enqueued, "lookup": ended - taken}
+        self.held.append(Work(job, resolved, timings_s, taken))
 
 
 def _tokens(work: Work) -> int:
