@@ -47,6 +47,41 @@ def test_order_in_host_memory(seeded, monkeypatch, compiled, n):
     assert topk.order(scores.repeat_interleave(2).numpy()[::2], n).tolist() == wanted  # not contiguous
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "NumPy"])
+@pytest.mark.parametrize("helpers", [0, 3], ids="helpers{}".format)
+def test_many_lists_are_ordered_as_each_by_itself(seeded, monkeypatch, compiled, helpers):
+    if compiled and not topk.compiled:
+        pytest.skip("the compiled sort is not built")
+    monkeypatch.setattr(topk, "compiled", compiled)
+    monkeypatch.setattr(topk, "helpers", lambda: helpers)
+    special = torch.tensor([0.0, -0.0, -torch.inf, torch.inf, torch.nan, 1.0])
+    lists = [torch.randn(n, generator=seeded) for n in (0, 1, 2, 111, 2048, *(1000 for _ in range(30)))]
+    lists.append(special[torch.randint(0, 6, (500,), generator=seeded)])
+    scores = [some.numpy() for some in lists] + [lists[-1].repeat_interleave(2).numpy()[::2]]
+    wanted = [len(some) // (1 + i % 3) for i, some in enumerate(scores)]
+    longer = torch.randn(topk.SORTED_WHOLE + 1, generator=seeded).numpy()
+    for some, ks in (
+        (scores, wanted),
+        (scores[:5], wanted[:5]),
+        (scores[:1], wanted[:1]),
+        ([], []),
+        (scores, [0] * len(scores)),
+        ([*scores, longer, longer[:3000]], [*wanted, 7, 1000]),
+    ):
+        ordered = topk.order_all(some, ks)
+        for (positions, values), one, k in zip(ordered, some, ks, strict=True):
+            assert positions.dtype == np.int64 and positions.tolist() == topk.order(one, k).tolist()
+            assert values.dtype == np.float32
+            np.testing.assert_array_equal(values, one[positions])
+
+
+@pytest.mark.skipif(not topk.compiled, reason="the compiled sort is not built")
+def test_more_than_there_are_cannot_be_ordered():
+    scores = np.zeros(3, np.float32)
+    with pytest.raises(ValueError, match="4 positions of 3 scores"):
+        topk.order_all([scores, scores], [1, 4])
+
+
 @pytest.mark.skipif(not topk.compiled, reason="the compiled sort is not built")
 @pytest.mark.parametrize("far", [[], [-torch.inf], [torch.nan, 1e30]], ids=["none", "lower", "both"])
 @pytest.mark.parametrize("spread", [0, 2**-20, 2**-12, 1, 1e4], ids="spread{}".format)

@@ -17,12 +17,22 @@ struct piece {
 
 static crew_run *run;
 
+/* Of an array that is not contiguous a copy. */
+static int contiguous(PyObject *array, Py_buffer *buffer) {
+    if (PyObject_GetBuffer(array, buffer, PyBUF_SIMPLE) == 0) return 0;
+    PyErr_Clear();
+    PyObject *copy = PyMemoryView_GetContiguous(array, PyBUF_READ, 'C');
+    const int failed = copy == NULL || PyObject_GetBuffer(copy, buffer, PyBUF_SIMPLE);
+    Py_XDECREF(copy); /* the buffer holds it */
+    return failed;
+}
+
 static void copy(void *work, Py_ssize_t number) {
     const struct piece *piece = (const struct piece *)work + number;
     memcpy(piece->to, piece->from.buf, piece->from.len);
 }
 
-/* (buffer, [first byte of each array's place], [contiguous array], helpers): copy all arrays to their places, which do
+/* (buffer, [first byte of each array's place], [array], helpers): copy all arrays to their places, which do
  * not overlap. Of many bytes the interpreter's lock is let go of, so nobody may write to any of these meanwhile, and as
  * many others help. */
 static PyObject *fill(PyObject *module, PyObject *arguments) {
@@ -30,13 +40,14 @@ static PyObject *fill(PyObject *module, PyObject *arguments) {
     Py_buffer buffer;
     PyObject *places, *arrays;
     int helpers;
-    if (!PyArg_ParseTuple(arguments, "w*O!O!i", &buffer, &PyList_Type, &places, &PyList_Type, &arrays, &helpers)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "w*O!O!i", &buffer, &PyList_Type, &places, &PyList_Type, &arrays, &helpers))
+        return NULL;
     const Py_ssize_t count = Py_MIN(PyList_GET_SIZE(places), PyList_GET_SIZE(arrays));
     struct piece *piece = PyMem_New(struct piece, count);
     Py_ssize_t ready = 0, all = 0;
     if (piece == NULL) PyErr_NoMemory();
     for (; ready < count && !PyErr_Occurred(); ready++) {
-        if (PyObject_GetBuffer(PyList_GET_ITEM(arrays, ready), &piece[ready].from, PyBUF_SIMPLE)) break;
+        if (contiguous(PyList_GET_ITEM(arrays, ready), &piece[ready].from)) break;
         const Py_ssize_t first = PyLong_AsSsize_t(PyList_GET_ITEM(places, ready)), bytes = piece[ready].from.len;
         if (!PyErr_Occurred() && (first < 0 || first > buffer.len || bytes > buffer.len - first))
             PyErr_Format(PyExc_ValueError, "no room for %zd bytes from %zd on in %zd", bytes, first, buffer.len);

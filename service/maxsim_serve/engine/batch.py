@@ -6,6 +6,7 @@ hold.
 
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ __all__ = ["Lane"]
 
 # Upload, kernel, perhaps a selection, download.
 _MOST_STAGES = 4
+# Pairs of queries with as many candidates each whose numbers are kept: 1 MB.
+_MOST_ALIKE = 1 << 17
 
 
 class _Key(NamedTuple):
@@ -128,7 +131,7 @@ class Lane:
         query_lengths = [len(query) for query in queries]
         # A few numbers are sooner worked out without NumPy.
         query_starts = [0, *accumulate(query_lengths[:-1])]
-        of_query = np.arange(len(parts)).repeat([len(part.positions) for part in parts])
+        of_query = _of_query([len(part.positions) for part in parts])
         return _Work(
             members,
             tokens,
@@ -223,6 +226,19 @@ def _pick(work: _Work, scores: torch.Tensor, requests: Sequence[Request]) -> tup
 
 def _tokens(work: _Work, upload: Upload) -> torch.Tensor:
     return upload[work.tokens] if isinstance(work.tokens, int) else work.tokens
+
+
+def _of_query(counts: Sequence[int]) -> NDArray[np.int64]:
+    """The query of each pair, the n-th for counts[n] of them. Most clients always ask for as many."""
+    queries, count = len(counts), counts[0]
+    if counts.count(count) == queries and queries * count <= _MOST_ALIKE:
+        return _of_query_alike(1 << (queries - 1).bit_length(), count)[: queries * count]
+    return np.arange(queries).repeat(counts)
+
+
+@lru_cache(16)
+def _of_query_alike(queries: int, count: int) -> NDArray[np.int64]:
+    return np.arange(queries).repeat(count)
 
 
 def _packed(

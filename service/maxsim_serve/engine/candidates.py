@@ -20,6 +20,7 @@ __all__ = [
     "Resolved",
     "StoredCandidates",
     "WholeCollection",
+    "resolve",
     "resolve_all",
 ]
 
@@ -110,8 +111,6 @@ class InlineCandidates:
 
 def resolve_all(asked: Sequence[Candidates]) -> list[Resolved | Exception]:
     """`resolve` of each, or what it raised; ids of one collection are looked up together."""
-    if len(asked) == 1:
-        return [_resolved(asked[0])]
     resolved: list[Resolved | Exception | None] = [None] * len(asked)
     by_collection: dict[int, list[tuple[int, StoredCandidates]]] = {}
     for number, candidates in enumerate(asked):
@@ -127,12 +126,13 @@ def resolve_all(asked: Sequence[Candidates]) -> list[Resolved | Exception]:
         for (number, candidates), places in zip(members, located, strict=True):
             resolved[number] = candidates.resolved(places)
     return [
-        _resolved(candidates) if found is None else found
+        resolve(candidates) if found is None else found
         for candidates, found in zip(asked, resolved, strict=True)
     ]
 
 
-def _resolved(candidates: Candidates) -> Resolved | Exception:
+def resolve(candidates: Candidates) -> Resolved | Exception:
+    """`candidates.resolve()`, or what it raised."""
     try:
         return candidates.resolve()
     except Exception as error:

@@ -28,8 +28,9 @@ class JobQueue:
         metrics.queue_depth.set_function(lambda: float(len(self._jobs)))
         metrics.queue_oldest_age.set_function(self._oldest_age_s)
 
-    def __len__(self) -> int:
-        return len(self._jobs)
+    def __bool__(self) -> bool:
+        """Whether any job waits."""
+        return bool(self._jobs)
 
     def put(self, job: Job) -> None:
         """Raises `QueueFull` past the depth and `Draining` once closed."""

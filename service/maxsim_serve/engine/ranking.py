@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from maxsim.topk import order_all
+from maxsim.topk import order, order_all
 
 from .candidates import Resolved
 from .job import Explanation, Job, Ranking
@@ -32,10 +32,13 @@ class Work:
 
 def rank_all(
     batch: Sequence[Work], results: Sequence[NDArray[np.float32] | Best], kernel: str, scorer: Scorer
-) -> list[Ranking | Exception]:
+) -> Sequence[Ranking | Exception]:
     """The ranking of each request of a batch from its scores, or from the best of them, or what explaining it
     raised; `kernel` made the scores."""
     started = time.perf_counter()
+    if len(batch) == 1:
+        best = _best(results[0], batch[0].wanted)
+        return [_ranking(batch[0], best, kernel, scorer, started, time.perf_counter())]
     whole = [
         (work, result) for work, result in zip(batch, results, strict=True) if not isinstance(result, Best)
     ]
@@ -49,6 +52,13 @@ def rank_all(
         except Exception as error:
             ranked.append(error)
     return ranked
+
+
+def _best(result: NDArray[np.float32] | Best, wanted: int) -> Best:
+    if isinstance(result, Best):
+        return result
+    positions = order(result, wanted)
+    return Best(positions, result[positions])
 
 
 def _ranking(work: Work, best: Best, kernel: str, scorer: Scorer, started: float, ended: float) -> Ranking:

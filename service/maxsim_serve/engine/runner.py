@@ -1,10 +1,8 @@
 """The engine's thread: takes what waits, scores it as one work list, hands each request its ranking."""
 
 import logging
-import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 
@@ -12,8 +10,8 @@ import maxsim
 
 from ..errors import DeviceLost, OutOfMemory
 from ..metrics import DEVICE_STAGES, Metrics
-from .candidates import resolve_all
 from .faults import is_device_lost, is_out_of_memory
+from .intake import Intake
 from .job import Job, Ranking, deliver
 from .queue import JobQueue
 from .ranking import Work, rank_all
@@ -22,19 +20,6 @@ from .scorer import Launched, Request, Scored, Scorer
 __all__ = ["Runner"]
 
 _log = logging.getLogger(__name__)
-
-# Query rows that count as one in `max_batch_tokens`: those of a text query.
-_QUERY_ROWS = 32
-# Document rows that count as one where they are in a GPU's memory, which reads a million in a tenth of a
-# millisecond: there the host is what takes time, and less of it the more requests share a batch.
-_RESIDENT_ROWS = 4
-# What makes one part in so many of a full batch, or more, goes by itself.
-_LARGE_PART = 4
-# Where more wait than these and the device is idle, half of them are launched first.
-_FEW = 16
-# Requests that are looked up together. What work they are is known then: some may have to wait for the next
-# batch.
-_TOGETHER = 64
 
 
 class Runner:
@@ -55,15 +40,13 @@ class Runner:
     ) -> None:
         self._queue = queue
         self._scorer = scorer
-        self._max_batch_tokens = max_batch_tokens
+        self._intake = Intake(queue, max_batch_tokens)
         self._metrics = metrics
         # Looked up once, for kernels, dtypes and directions are few.
         self._moved = cache(metrics.stream_bytes.labels)
         self._launches = cache(metrics.kernel_launches.labels)
         self._on_fault = on_fault
         self._fault: DeviceLost | None = None
-        self._held: deque[Work] = deque()  # taken from the queue and looked up already; the next is the first
-        self._tokens_each = 1.0  # of a request, in the last batch
         self._last_success = time.perf_counter()
         self._compilations = maxsim.compilations()
         self._thread = threading.Thread(target=self._run, name="maxsim-engine", daemon=True)
@@ -98,7 +81,7 @@ class Runner:
             self._lose(error)
         flying: _Flight | None = None
         while self._fault is None:
-            batch = self._gather(idle=flying is None)
+            batch = self._intake.gather(wait=flying is None)
             if not batch and flying is None:
                 return
             launched = self._launch(batch) if batch else None
@@ -110,62 +93,11 @@ class Runner:
                 flying = None
         if flying is not None:
             self._fail(flying.batch, self._fault)
-        if self._held:
-            self._fail(list(self._held), self._fault)
+        if self._intake.held:
+            self._fail(list(self._intake.held), self._fault)
         self._queue.close()
         while (job := self._queue.take()) is not None:
             job.deliver(self._fault)
-
-    def _gather(self, *, idle: bool) -> list[Work]:
-        """What waits, up to `max_batch_tokens` of work. Where nothing does, nothing; of an idle engine what
-        comes next, and nothing once nothing can come any more.
-
-        A request that is a good part of that goes by itself: those before it should not wait for it.
-        """
-        large_tokens = self._max_batch_tokens // _LARGE_PART
-        batch: list[Work] = []
-        tokens = 0
-        while tokens < self._max_batch_tokens:
-            if not self._held:
-                halved = idle and self._scorer.depth > 1
-                if batch and halved:
-                    break
-                if not self._take(self._max_batch_tokens - tokens, wait=idle and not batch, half=halved):
-                    break
-                continue
-            more_tokens = _tokens(self._held[0])
-            if batch and more_tokens >= large_tokens:
-                break
-            batch.append(self._held.popleft())
-            tokens += more_tokens
-            if more_tokens >= large_tokens:
-                break
-        if batch:
-            self._tokens_each = max(1.0, tokens / len(batch))
-        return batch
-
-    def _take(self, room_tokens: int, *, wait: bool, half: bool) -> bool:
-        """Look up what waits, or the first `half` of it, about as much as there is room for, and hold it but
-        for what cannot be looked up. False where nothing waits."""
-        first = self._queue.take() if wait else None
-        jobs = [] if first is None else [first]
-        # About as many as there is room for, going by the last batch.
-        most = min(_TOGETHER, math.ceil(room_tokens / self._tokens_each))
-        if half:
-            most = min(most, max(_FEW, (len(jobs) + len(self._queue)) // 2))
-        jobs += self._queue.take_waiting(most - len(jobs))
-        if not jobs:
-            return False
-        taken = time.perf_counter()
-        found = resolve_all([job.candidates for job in jobs])
-        lookup_s = time.perf_counter() - taken
-        for job, resolved in zip(jobs, found, strict=True):
-            if isinstance(resolved, Exception):
-                job.deliver(resolved)
-            else:
-                timings_s = {"queue": taken - job.enqueued, "lookup": lookup_s}
-                self._held.append(Work(job, resolved, timings_s, taken))
-        return True
 
     def _launch(self, batch: Sequence[Work]) -> "_Flight":
         try:
@@ -262,12 +194,3 @@ class _Flight:
     def __init__(self, batch: Sequence[Work], launched: Launched | Exception) -> None:
         self.batch = batch
         self.launched = launched
-
-
-def _tokens(work: Work) -> int:
-    """Document rows to score; a long query makes as much work of each as several short ones, and several in
-    a GPU's memory as much as one elsewhere."""
-    tokens = work.resolved.tokens * -(-len(work.job.query) // _QUERY_ROWS)
-    parts = work.resolved.parts
-    resident = parts and parts[0].host_tokens is None and parts[0].tokens.is_cuda
-    return tokens // _RESIDENT_ROWS if resident else tokens

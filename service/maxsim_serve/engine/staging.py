@@ -60,23 +60,22 @@ class Layout:
         """Matrices [n_i, d], one after the other; copied once, where all are of `dtype` already."""
         if {matrix.dtype for matrix in matrices} != {_SAME.get(dtype)}:
             return self.tensor(torch.from_numpy(joined(matrices)), dtype)
-        self._put(matrices)
-        self._add((sum(map(len, matrices)), matrices[0].shape[1]), dtype)
+        self._add((self._put(matrices, dtype) // matrices[0].shape[1], matrices[0].shape[1]), dtype)
         return len(self.blocks) - 1
 
     def numbers(self, *lists: Sequence[NDArray[np.int64]]) -> range:
         """Of each list its arrays, one after the other."""
         first = len(self.blocks)
         for arrays in lists:
-            self._put(arrays)
-            self._add((sum(map(len, arrays)),), torch.int64)
+            self._add((self._put(arrays, torch.int64),), torch.int64)
         return range(first, len(self.blocks))
 
-    def _put(self, arrays: Sequence[NDArray[np.generic]]) -> None:
-        """One after the other into the block that is added next."""
-        sizes = [array.nbytes for array in arrays]
-        self.places += accumulate(sizes[:-1], initial=self.size_bytes)
-        self.arrays += map(np.ascontiguousarray, arrays)
+    def _put(self, arrays: Sequence[NDArray[np.generic]], dtype: torch.dtype) -> int:
+        """One after the other into the block that is added next → how many values."""
+        *firsts, end = accumulate([array.nbytes for array in arrays], initial=self.size_bytes)
+        self.places += firsts
+        self.arrays += arrays
+        return (end - self.size_bytes) // dtype.itemsize
 
     def _add(self, shape: tuple[int, ...], dtype: torch.dtype) -> Block:
         block = (self.size_bytes, shape, dtype)

@@ -24,7 +24,7 @@
 
 /* Ids of all lists from which on others help; for fewer it takes longer to wake them, and to have the interpreter's
  * lock again. */
-#define MANY 2048
+#define MANY 4096
 
 /* What is called for every id: a call takes as long as what is in it. */
 #define ALWAYS_INLINE __attribute__((always_inline)) inline
@@ -228,7 +228,8 @@ static PyObject *find(PyObject *module, PyObject *arguments) {
     (void)module;
     Py_buffer buckets, lines, places;
     PyObject *known, *asked;
-    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked, &places))
+    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked,
+                          &places))
         return NULL;
     const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
     const Py_ssize_t count = PyList_GET_SIZE(asked);
@@ -269,8 +270,8 @@ static PyObject *find_all(PyObject *module, PyObject *arguments) {
     Py_buffer buckets, lines, places, found;
     PyObject *known, *asked;
     int helpers;
-    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*w*i", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked, &places,
-                          &found, &helpers))
+    if (!PyArg_ParseTuple(arguments, "w*w*O!O!w*w*i", &buckets, &lines, &PyList_Type, &known, &PyList_Type, &asked,
+                          &places, &found, &helpers))
         return NULL;
     const struct index index = {buckets.buf, (uint64_t)buckets.len / sizeof(int64_t) - 1, lines.buf, known};
     const Py_ssize_t count = PyList_GET_SIZE(asked), ids = places.len / (2 * (Py_ssize_t)sizeof(int64_t));

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import maxsim
+from maxsim_serve.engine import staging
 from maxsim_serve.engine.batch import Lane
 from maxsim_serve.engine.candidates import Resolved
 from maxsim_serve.engine.forms import query_dtype
@@ -30,8 +31,12 @@ class Event:
         return 2.0
 
 
-@pytest.fixture
-def lane(monkeypatch):
+@pytest.fixture(params=["compiled", "NumPy"])
+def lane(request, monkeypatch):
+    if request.param == "compiled" and not staging.compiled:
+        pytest.skip("the copying of arrays is not built")
+    monkeypatch.setattr(staging, "compiled", request.param == "compiled")
+    monkeypatch.setattr(staging, "helpers", lambda: 3)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **options: empty(*shape, **options))
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -115,3 +120,26 @@ def test_nothing_found_is_nothing_launched(lane, rng):
     query = rng.standard_normal((4, DIM)).astype(np.float16)
     scored = lane.launch([Request(query, resolved(store(rng, torch.float16), count=3), 0)]).wait()
     assert scored.results[0].tolist() == [-np.inf] * 3 and scored.launches == []
+
+
+def test_a_large_upload_is_what_was_laid_out(lane, rng):
+    """More than a thread copies by itself; rows of some queries are not contiguous."""
+    stored = store(rng, torch.float16)
+    requests = []
+    for number in range(40):
+        query = rng.standard_normal((9, 2 * DIM)).astype(np.float16)[:, :DIM]
+        found = resolved(stored, (rng.integers(0, 40, 600 + number), np.arange(600 + number)))
+        requests.append(Request(query if number % 2 else query.copy(), found, 5))
+    scored = lane.launch(requests).wait()
+    assert scored.moved_bytes["up"] > 1 << 19
+    for (query, found, _), scores in zip(requests, scored.results, strict=True):
+        np.testing.assert_array_equal(scores, alone(query, found))
+
+
+@pytest.mark.skipif(not staging.compiled, reason="the copying of arrays is not built")
+@pytest.mark.parametrize("first", [-8, 1, 100], ids="first{}".format)
+def test_nothing_is_copied_past_the_end(first):
+    buffer = np.zeros(16, np.uint8)
+    with pytest.raises(ValueError, match="no room"):
+        staging._fill.fill(buffer, [0, first], [np.ones(16, np.uint8), np.ones(16, np.uint8)], 0)
+    assert not buffer.any()
