@@ -7,8 +7,9 @@ lies above is sorted stably, what equals it taken in order of position.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -151,12 +152,22 @@ def _positions(keys: Tensor) -> Tensor:
 
 def _few(scores: Tensor, k: int) -> Tensor:
     """Positions [..., k] of the k ≤ FEW best of scores [..., N] on a GPU; waits for nothing."""
+    blocks = _blocks()
+    if blocks is None:
+        return by_keys(scores, k)
+    rows = scores.float().reshape(-1, scores.shape[-1])
+    found: Tensor = blocks.positions(rows, k)
+    return found.view(*scores.shape[:-1], k)
+
+
+@cache
+def _blocks() -> Any:
+    """`block_top_k` where there is Triton, imported once: looking for it takes a call 1 µs."""
     try:
         from maxsim.forward import block_top_k
     except ImportError:
-        return by_keys(scores, k)
-    rows = scores.float().reshape(-1, scores.shape[-1])
-    return block_top_k.positions(rows, k).view(*scores.shape[:-1], k)
+        return None
+    return block_top_k
 
 
 def _best(scores: Tensor, k: int) -> Tensor:

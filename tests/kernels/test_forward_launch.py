@@ -112,9 +112,11 @@ def driver(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: gpu.current, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: (STREAM, index), raising=False)
     # Launches that other tests prepared know what they run.
-    work.prepared.cache_clear()
+    for remembered in (work.prepared, block_top_k._prepared):
+        remembered.cache_clear()
     yield gpu
-    work.prepared.cache_clear()
+    for remembered in (work.prepared, block_top_k._prepared):
+        remembered.cache_clear()
 
 
 @pytest.fixture
@@ -438,6 +440,35 @@ def test_in_batches_scores_have_the_same_bits(kernel, unit, monkeypatch):
     monkeypatch.setattr(work, "MAXIMA_BYTES", 3 * 4 * 210)
     assert torch.equal(maxsim.score(queries, documents), wanted)
     work.prepared.cache_clear()
+
+
+@pytest.mark.parametrize("rows", [1, 3], ids="B{}".format)
+def test_each_launch_of_top_k_gets_what_those_before_it_left(driver, rows):
+    from maxsim.forward import block_top_k
+
+    total, k = block_top_k.GROUPED + 5, 100
+    scores, others = torch.rand(rows, total), torch.rand(rows, total)
+    started, found = driver.of(lambda: block_top_k.positions(scores, k))
+    largest, *best = started
+    assert largest.kernel == "largest_keys" and {start.kernel for start in best} == {"best_keys"}
+    # The keys of the groups, then of blocks of them: the places of the best; then those groups' scores.
+    again = next(n for n, start in enumerate(best) if start.arguments["SOURCE"] == scores.data_ptr())
+    for stage, source in ((best[:again], largest.arguments["TARGET"]), (best[again:], scores.data_ptr())):
+        for start in stage:
+            assert start.arguments["SOURCE"] == source
+            assert start.programs == rows * start.arguments["blocks"]
+            source = start.arguments["TARGET"]
+    assert best[again].arguments["LISTED"] == best[again - 1].arguments["TARGET"]
+    assert [start.arguments["LISTED"] for n, start in enumerate(best) if n != again] == [ABSENT] * (
+        len(best) - 1
+    )
+    assert best[-1].arguments["TARGET"] == found.data_ptr() and found.shape == (rows, k)
+    compiled, prepared = len(driver.compiled), block_top_k._prepared.cache_info().misses
+    more, elsewhere = driver.of(lambda: block_top_k.positions(others, k))
+    assert (len(driver.compiled), block_top_k._prepared.cache_info().misses) == (compiled, prepared)
+    assert [start.programs for start in more] == [start.programs for start in started]
+    assert more[0].arguments["SCORES"] == others.data_ptr()
+    assert more[-1].arguments["TARGET"] == elsewhere.data_ptr() != found.data_ptr()
 
 
 def test_each_device_runs_its_own(driver, monkeypatch):

@@ -9,7 +9,6 @@ k groups whose largest keys are the largest, for any other group's scores have t
 """
 
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -70,8 +69,7 @@ def best_keys(
 ):  # fmt: skip
     """`count` keys a row, of SOURCE int64 [rows, count], or of the scores SOURCE float32 [rows, total], or of
     GROUP of those around each of LISTED int64 [rows, count / GROUP] → TARGET int64: [rows, wanted] positions
-    of the best, best first, if LAST, else [rows, blocks, K] keys. Positions are counted from the end, here
-    and in LISTED. Grid (rows · blocks,).
+    of the best, best first, if LAST, else [rows, blocks, K] keys. Grid (rows · blocks,).
     """
     row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     number = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -81,13 +79,13 @@ def best_keys(
     elif FILLED == 1:
         key = _key(SOURCE + row * total, number, there, total)
     else:
-        listed = tl.load(LISTED + row * (count // GROUP) + number // GROUP, mask=there, other=total)
-        position = (total - listed) // GROUP * GROUP + number % GROUP
+        listed = tl.load(LISTED + row * (count // GROUP) + number // GROUP, mask=there, other=0)
+        position = listed // GROUP * GROUP + number % GROUP
         key = _key(SOURCE + row * total, position, there & (position < total), total)
     key = tl.topk(key, K)
     place = tl.arange(0, K)
     if LAST:
-        tl.store(TARGET + row * wanted + place, key & 0xFFFFFFFF, mask=place < wanted)
+        tl.store(TARGET + row * wanted + place, total - (key & 0xFFFFFFFF), mask=place < wanted)
     else:
         tl.store(TARGET + (row * blocks + block) * K + place, key)
 
@@ -96,77 +94,72 @@ LARGEST = Kernel(largest_keys)
 BEST = Kernel(best_keys)
 
 
-class _Filling(NamedTuple):
-    """What blocks are filled from: tensors as in `best_keys`, and how many keys a row that makes."""
-
-    filled: int
-    source: Tensor
-    listed: Tensor | None
-    keys: int
-
-
 def positions(scores: Tensor, k: int) -> Tensor:
     """Positions int64 [rows, k] of the k ≤ MOST best of float32 scores [rows, N], N below 2³²."""
     scores = scores.contiguous()
     rows, total = scores.shape
-    filling = _Filling(_SCORES, scores, None, total)
+    found = torch.empty(rows, k, dtype=torch.int64, device=scores.device)
+    launches, left = _prepared(rows, total, k, scores.device)
+    between = torch.empty(sum(left), dtype=torch.int64, device=scores.device).split(left) if left else ()
+    enqueue(launches, (scores, *between, found, None))
+    return found
+
+
+@lru_cache(MOST_REMEMBERED)
+def _prepared(rows: int, total: int, k: int, device: torch.device) -> tuple[list[Launch], list[int]]:
+    """All launches, and how many keys or positions each but the last leaves for those after it.
+
+    Operand 0 are the scores, operand n what the n-th launch leaves, the last one nothing.
+    """
+    launches: list[Launch] = []
+    left: list[int] = []
+
+    def add_best(filled: int, source: int, listed: int, keys: int) -> None:
+        """The best of so many keys a row."""
+        last = False
+        while not last:
+            last = keys <= LARGEST_BLOCK
+            blocks = 1 if last else -(-keys // BLOCK)
+            operands, numbers = (source, listed, len(left) + 1), (total, keys, blocks, k)
+            launches.append(_best(rows * blocks, operands, numbers, filled, last, device))
+            left.append(rows * (k if last else blocks * MOST))
+            filled, source, listed, keys = _KEYS, len(left), -1, blocks * MOST
+
     if total >= max(GROUPED, 2 * k * GROUP):
         spans = -(-total // SPAN)
-        keys = torch.empty(rows, spans * (SPAN // GROUP), dtype=torch.int64, device=scores.device)
-        _largest(scores, keys, spans)
-        listed = _best(_Filling(_KEYS, keys, None, keys.shape[1]), rows, total, k)
-        filling = _Filling(_LISTED, scores, listed, k * GROUP)
-    return total - _best(filling, rows, total, k)
+        launches.append(_largest(rows * spans, (total, spans), device))
+        left.append(rows * spans * (SPAN // GROUP))
+        add_best(_KEYS, 1, -1, spans * (SPAN // GROUP))
+        add_best(_LISTED, 0, len(left), k * GROUP)
+    else:
+        add_best(_SCORES, 0, -1, total)
+    return launches, left[:-1]
 
 
-def _best(filling: _Filling, rows: int, total: int, k: int) -> Tensor:
-    """Positions int64 [rows, k] of the best, counted from the end."""
-    while True:
-        last = filling.keys <= LARGEST_BLOCK
-        blocks = 1 if last else -(-filling.keys // BLOCK)
-        shape = (rows, k) if last else (rows, blocks * MOST)
-        target = torch.empty(shape, dtype=torch.int64, device=filling.source.device)
-        _launch(filling, target, (total, filling.keys, blocks, k), last)
-        if last:
-            return target
-        filling = _Filling(_KEYS, target, None, blocks * MOST)
+def _largest(programs: int, numbers: tuple[int, int], device: torch.device) -> Launch:
+    constants = (SPAN, GROUP)
+    return Launch(LARGEST, programs, constants, (0, 1), numbers, constants, Options(8), device)
+
+
+def _best(
+    programs: int,
+    operands: tuple[int, int, int],
+    numbers: tuple[int, int, int, int],
+    filled: int,
+    last: bool,
+    device: torch.device,
+) -> Launch:
+    block = LARGEST_BLOCK if last and numbers[1] > BLOCK else BLOCK
+    constants = (block, MOST, GROUP, filled, last)
+    return Launch(BEST, programs, constants, operands, numbers, constants, Options(16), device)
 
 
 def warm(device: torch.device) -> None:
     """Compile every variant."""
     scores = torch.zeros(1, LARGEST_BLOCK, dtype=torch.float32, device=device)
-    keys = torch.zeros(1, LARGEST_BLOCK, dtype=torch.int64, device=device)
-    target = torch.empty(1, MOST, dtype=torch.int64, device=device)
-    _largest(scores, torch.empty_like(keys), 1)
+    keys, target = (torch.zeros(1, LARGEST_BLOCK, dtype=torch.int64, device=device) for _ in range(2))
+    enqueue([_largest(1, (LARGEST_BLOCK, 1), device)], (scores, target))
     for count, last in ((BLOCK, False), (BLOCK, True), (LARGEST_BLOCK, True)):
-        for filling in (
-            _Filling(_KEYS, keys, None, count),
-            _Filling(_SCORES, scores, None, count),
-            _Filling(_LISTED, scores, keys, count),
-        ):
-            _launch(filling, target, (LARGEST_BLOCK, count, 1, 1), last)
-
-
-def _largest(scores: Tensor, keys: Tensor, spans: int) -> None:
-    rows, total = scores.shape
-    enqueue([_prepared_largest(rows, total, spans, scores.device)], (scores, keys))
-
-
-def _launch(filling: _Filling, target: Tensor, sizes: tuple[int, int, int, int], last: bool) -> None:
-    block = LARGEST_BLOCK if last and filling.keys > BLOCK else BLOCK
-    constants = (block, MOST, GROUP, filling.filled, last)
-    launch = _prepared_best(target.shape[0] * sizes[2], sizes, constants, target.device)
-    enqueue([launch], (filling.source, filling.listed, target))
-
-
-@lru_cache(MOST_REMEMBERED)
-def _prepared_largest(rows: int, total: int, spans: int, device: torch.device) -> Launch:
-    constants = (SPAN, GROUP)
-    return Launch(LARGEST, rows * spans, constants, range(2), (total, spans), constants, Options(8), device)
-
-
-@lru_cache(MOST_REMEMBERED)
-def _prepared_best(
-    programs: int, sizes: tuple[int, int, int, int], constants: tuple[Any, ...], device: torch.device
-) -> Launch:
-    return Launch(BEST, programs, constants, range(3), sizes, constants, Options(16), device)
+        for filled in (_KEYS, _SCORES, _LISTED):
+            launch = _best(1, (0, 1, 2), (LARGEST_BLOCK, count, 1, 1), filled, last, device)
+            enqueue([launch], (keys if filled == _KEYS else scores, keys, target))
