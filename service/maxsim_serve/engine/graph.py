@@ -13,6 +13,7 @@ from ..store import device_view
 from .forms import shared_rows
 from .long_queries import LongQueries
 from .scorer import Request, Scored
+from .staging import fill
 from .worklist import by_position
 
 __all__ = ["Graph", "Kind"]
@@ -62,11 +63,15 @@ class Graph:
         on_device = torch.zeros(size_bytes, dtype=torch.uint8, device=device)
         down = torch.empty(kind.pairs, dtype=torch.float32, pin_memory=True)
         self.device_bytes = size_bytes
+        self._up = up.numpy()
         self._query = up[:query_bytes].view(kind.query_dtype).view(-1, dim)
         # Queries are float16 or float32; NumPy has no bfloat16.
-        self._numpy_query = None if kind.query_dtype == torch.bfloat16 else self._query.numpy()
+        self._copied_bytes = 0 if kind.query_dtype == torch.bfloat16 else kind.query_dtype.itemsize
         self._head = up[query_bytes:][: 8 * _HEAD].view(torch.int64).numpy()
-        self._starts, self._lengths = up[query_bytes + 8 * _HEAD :].view(torch.int64).view(2, -1).numpy()
+        starts_at = query_bytes + 8 * _HEAD
+        lengths_at = starts_at + 8 * kind.pairs
+        self._places = [starts_at, lengths_at, 0]
+        self._lengths = up[lengths_at:].view(torch.int64).numpy()
         self._scores = down.numpy()
         self._filled = 0
         self._end = torch.cuda.Event(external=True)
@@ -120,18 +125,17 @@ class Graph:
 
     def launch(self, request: Request, started: float) -> "Flight":
         (part,) = request.resolved.parts
-        count = len(part.positions)
-        query = request.query
+        count, query = len(part.positions), request.query
+        arrays: list[NDArray[np.generic]] = [part.starts, part.lengths]
         if self._long_queries is not None:
             self._head[0] = self._long_queries.place(query, self._query_dtype, self._slot)
         else:
-            if self._numpy_query is not None and query.itemsize == self._numpy_query.itemsize:
-                self._numpy_query[: len(query)] = query
+            self._head[_QUERY_LENGTH] = len(query)
+            if query.itemsize == self._copied_bytes:
+                arrays.append(query)
             else:
                 self._query[: len(query)].copy_(torch.from_numpy(query))
-            self._head[_QUERY_LENGTH] = len(query)
-        self._starts[:count] = part.starts
-        self._lengths[:count] = part.lengths
+        fill(self._up, self._places, arrays)
         if count < self._filled:
             self._lengths[count : self._filled] = 0
         self._filled = count
@@ -146,8 +150,7 @@ class Graph:
         scored = Scored(results, [(self.kernel, part.tokens.dtype)], stages_s, moved_bytes, graphs=1)
         self._end.synchronize()  # all before was done while the device worked
         stages_s |= self._clocks.stages_s(self._readings.tolist())
-        # A copy: the buffer is the next request's, and a ranking may outlive that.
-        scores = self._scores[: len(part.positions)].copy()
+        scores = self._scores[: len(part.positions)]
         results.append(by_position(request.resolved.count, [(part, scores)]))
         return scored
 

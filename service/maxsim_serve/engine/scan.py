@@ -73,9 +73,9 @@ class ScanningScorer:
         return self._scorer.room(shape, dtype)
 
     def launch(self, requests: Sequence[Request]) -> Launched:
-        scans = {number: request for number, request in enumerate(requests) if is_scan(request)}
-        if not scans:
+        if not any(map(is_scan, requests)):
             return self._scorer.launch(requests)
+        scans = {number: request for number, request in enumerate(requests) if is_scan(request)}
         others = [request for number, request in enumerate(requests) if number not in scans]
         return _Flight(self._scorer.launch(others), scans, self)
 

@@ -21,7 +21,7 @@ except ImportError:
 else:
     compiled = True
 
-__all__ = ["Layout", "Staging", "Upload", "stages_s"]
+__all__ = ["Layout", "Staging", "Upload", "fill", "stages_s"]
 
 # Kernels are compiled for addresses that are multiples of 16; a cache line of the device holds 128 bytes.
 ALIGNMENT_BYTES = 256
@@ -36,6 +36,17 @@ _SAME: Mapping[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
     torch.int64: np.dtype(np.int64),
 }
+
+
+def fill(
+    buffer: NDArray[np.uint8], places: list[int], arrays: list[NDArray[Any]], helpers: int = 0
+) -> None:
+    """Copy contiguous arrays, each to its first byte in the buffer; of many, as many others may help."""
+    if compiled:
+        _fill.fill(buffer, places, arrays, helpers)
+        return
+    for first, array in zip(places, arrays, strict=False):
+        buffer[first : first + array.nbytes] = array.reshape(-1).view(np.uint8)
 
 
 class Layout:
@@ -147,11 +158,7 @@ class Staging:
             self._up = _Buffer(torch.empty(size, dtype=torch.uint8, pin_memory=True))
         for block, tensor in layout.tensors:
             self._up.view(block).copy_(tensor)
-        if compiled:
-            _fill.fill(self._up.host, layout.places, layout.arrays, helpers())
-            return
-        for first, array in zip(layout.places, layout.arrays, strict=True):
-            self._up.host[first : first + array.nbytes] = array.reshape(-1).view(np.uint8)
+        fill(self._up.host, layout.places, layout.arrays, helpers())
 
     def upload(self, layout: Layout) -> Upload:
         """Enqueue one copy of all that was filled in on the current stream."""
