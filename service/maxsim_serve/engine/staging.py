@@ -38,9 +38,7 @@ _SAME: Mapping[torch.dtype, np.dtype[Any]] = {
 }
 
 
-def fill(
-    buffer: NDArray[np.uint8], places: list[int], arrays: list[NDArray[Any]], helpers: int = 0
-) -> None:
+def fill(buffer: NDArray[np.uint8], places: list[int], arrays: list[NDArray[Any]], helpers: int = 0) -> None:
     """Copy contiguous arrays, each to its first byte in the buffer; of many, as many others may help."""
     if compiled:
         _fill.fill(buffer, places, arrays, helpers)
