@@ -12,17 +12,22 @@
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS wheel
-# For the compiled CPU kernel, look-up and writer; without a compiler the wheel has those in Python alone.
+# For the compiled parts; without them the wheel does the same in Python, later. Python's own images bring its
+# headers along, Debian has them in a package.
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && headers="$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
+ && { [ -e "$headers/Python.h" ] || apt-get install -y --no-install-recommends python3-dev; } \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY kernels kernels
 COPY service service
-RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
+ && python3 -m zipfile --list /wheels/*.whl > /wheels/contents \
+ && for part in _avx2 _crew _order _fill _lookup _rows; do grep -q "/$part\..*\.so" /wheels/contents || exit 1; done
 
 FROM ${BASE_IMAGE} AS runtime
 RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin maxsim \

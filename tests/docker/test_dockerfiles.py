@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_only_the_cuda_image_keeps_a_compiler() -> None:
     assert "install -y --no-install-recommends gcc libc6-dev" in service["cuda"]
     assert 'test -f "$header"' in service["cuda"], "Triton wants Python.h: the build must fail without it"
     assert "gcc" not in service["cpu"] + service["runtime"]
+
+
+def test_an_image_without_its_compiled_parts_is_not_built() -> None:
+    """They are optional to pip, which says nothing where Python's headers are missing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    modules = [module["name"] for module in project["tool"]["setuptools"]["ext-modules"]]
+    wanted = re.search(r"for part in ([\w ]+); do grep -q .* \|\| exit 1", stages(DOCKERFILES[0])["wheel"])
+    assert wanted is not None
+    assert sorted(wanted[1].split()) == sorted(module.rpartition(".")[2] for module in modules)
 
 
 def test_what_is_written_at_run_time_is_in_the_volume() -> None:
