@@ -9,10 +9,12 @@ from typing import Any
 
 import httpx
 from clients import Clients, summary
-from observe import cpu_s, read_metrics, rss, stages_ms
+from observe import cpu_s, rss, stages_ms
 from openloop import Load
 from scenarios import CollectionPlan, Scenario, messages
 from target import Target
+
+from maxsim_serve.cli.scrape import read_metrics
 
 __all__ = ["Steps", "find_knee", "guess_per_s", "measure", "passes"]
 

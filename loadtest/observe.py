@@ -3,34 +3,18 @@
 import os
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["Observer", "cpu_s", "read_metrics", "rss", "stages_ms", "total"]
+from maxsim_serve.cli.scrape import Metrics, read_metrics, total
 
-Metrics = Mapping[tuple[str, frozenset[tuple[str, str]]], float]
-"""(sample name, labels) → value."""
+__all__ = ["Observer", "cpu_s", "rss", "stages_ms"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-
-def read_metrics(client: httpx.Client) -> Metrics:
-    families = text_string_to_metric_families(client.get("/metrics").raise_for_status().text)
-    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
-
-
-def total(metrics: Metrics, name: str, **labels: str) -> float | None:
-    """A sample's sum over all labels but those given; None where there is no such sample."""
-    found = [
-        value for (sample, has), value in metrics.items() if sample == name and labels.items() <= set(has)
-    ]
-    return sum(found) if found else None
 
 
 def stages_ms(before: Metrics, after: Metrics) -> dict[str, float]:

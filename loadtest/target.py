@@ -10,11 +10,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
-from observe import read_metrics
 from passages import fill
 from scenarios import FILE, CollectionPlan, Scenario, collection_of
 
 from maxsim_serve.cli.local import LocalService
+from maxsim_serve.cli.scrape import read_metrics
 
 __all__ = ["Target", "argument_parser", "filled", "machine", "opened"]
 

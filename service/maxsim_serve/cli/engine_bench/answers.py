@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 import maxsim
 
+from ..scrape import read_metrics, total
 from .corpus import DIM, Corpus
 from .rows import Goal, Report
-from .scrape import value
 from .wire import Connection, rerank
 
 __all__ = ["equal_to_library", "random_sizes"]
@@ -60,9 +60,10 @@ def random_sizes(
     with ThreadPoolExecutor(16) as threads:
         shares = [sent[first::16] for first in range(16)]
         list(threads.map(lambda some: _asks(port, collection, some), shares))
-    compiled = value(client, "maxsim_kernel_compilations_total", phase="live")
+    metrics = read_metrics(client)
+    compiled = total(metrics, "maxsim_kernel_compilations_total", phase="live") or 0.0
     report.add(f"compilations after ready, {requests:,} random requests", compiled, "", Goal(0))
-    report.add("of those answered by a graph", value(client, "maxsim_graph_replays_total"), "")
+    report.add("of those answered by a graph", total(metrics, "maxsim_graph_replays_total") or 0.0, "")
 
 
 def _library(corpus: Corpus, asked: Sequence[_Asked]) -> list[NDArray[np.float32]]:

@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from ..scrape import read_metrics, total
 from .corpus import DIM, Corpus, fill, make, put
 from .rows import Goal, Report
-from .scrape import value
 from .wire import Connection, rerank
 
 __all__ = ["churn"]
@@ -66,7 +66,9 @@ def churn(
 def _held(client: httpx.Client, versions: list[Corpus], version: NDArray[np.int64]) -> float:
     """Bytes that the collection takes, over those of its live rows."""
     live_rows = sum(int(corpus.lengths[version == n].sum()) for n, corpus in enumerate(versions))
-    return value(client, "maxsim_store_bytes", collection="churn") / (live_rows * 2 * DIM)
+    held_bytes = total(read_metrics(client), "maxsim_store_bytes", collection="churn")
+    assert held_bytes is not None
+    return held_bytes / (live_rows * 2 * DIM)
 
 
 def _settled(client: httpx.Client, versions: list[Corpus], version: NDArray[np.int64]) -> float:

@@ -9,10 +9,10 @@ import httpx
 import msgspec
 import numpy as np
 
+from ..scrape import read_metrics, total
 from .corpus import DIM
 from .openloop import Outcome, Senders
 from .rows import Report
-from .scrape import values
 from .wire import rerank
 
 __all__ = ["saturate"]
@@ -79,14 +79,15 @@ def saturate(
 
 
 def _step(senders: Senders, client: httpx.Client, port: int, rate_per_s: float, seconds: float) -> _Step:
-    names = (
-        "maxsim_stream_busy_seconds_total",
-        "maxsim_batch_requests_sum",
-        "maxsim_batch_requests_count",
-    )
-    before = values(client, names)
+    before = read_metrics(client)
     outcome = senders.offer(port, rate_per_s, seconds)
-    busy_s, requests, batches = (now - then for now, then in zip(values(client, names), before, strict=True))
+    after = read_metrics(client)
+
+    def more(name: str) -> float:
+        return (total(after, name) or 0.0) - (total(before, name) or 0.0)
+
+    requests, batches = more("maxsim_batch_requests_sum"), more("maxsim_batch_requests_count")
+    busy_s = more("maxsim_stream_busy_seconds_total")
     step = _Step(rate_per_s, outcome, requests / max(batches, 1), busy_s / outcome.took_s)
     _say(step)
     return step
