@@ -111,7 +111,8 @@ def warmup(
         raise DeviceError(f"device: a CUDA device wanted, got {where}; other devices need no warm-up")
     from maxsim.forward.warmup import warmup as compile_all
 
-    return compile_all(dims, dtypes, torch.device("cuda", where.index or torch.cuda.current_device()))
+    index = torch.cuda.current_device() if where.index is None else where.index
+    return compile_all(dims, dtypes, torch.device("cuda", index))
 
 
 def compilations() -> int:

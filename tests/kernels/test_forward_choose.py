@@ -327,3 +327,12 @@ def test_scoring_on_a_cpu_imports_no_triton():
 def test_warmup_refuses_a_device_that_compiles_nothing():
     with pytest.raises(maxsim.DeviceError, match="device: a CUDA device wanted, got cpu"):
         maxsim.warmup(device="cpu")
+
+
+def test_warmup_is_of_the_device_that_is_named(monkeypatch):
+    from maxsim.forward import warmup
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(warmup, "warmup", lambda dims, dtypes, device: device)
+    warmed = [maxsim.warmup(device=device) for device in ("cuda:0", "cuda:2", torch.device("cuda"))]
+    assert warmed == [torch.device("cuda", index) for index in (0, 2, 1)]
