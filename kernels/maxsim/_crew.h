@@ -19,6 +19,18 @@ static inline void crew_alone(crew_share *share, void *work, Py_ssize_t shares, 
     for (Py_ssize_t number = 0; number < shares; number++) share(work, number);
 }
 
+/* All shares: by the caller alone or, of `many`, with the help of a crew and without the interpreter's lock. Nobody may
+ * write to what the work reads meanwhile. */
+static inline void crew_take(crew_run *run, int many, crew_share *share, void *work, Py_ssize_t shares, int helpers) {
+    if (!many) {
+        crew_alone(share, work, shares, helpers);
+        return;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    run(share, work, shares, helpers);
+    PyEval_RestoreThread(thread);
+}
+
 /* The crew of this process or, where it was not built, nobody but the caller. */
 static inline crew_run *crew_of_process(void) {
     PyObject *module = PyImport_ImportModule(CREW_MODULE);

@@ -176,11 +176,7 @@ static PyObject *order_all(PyObject *module, PyObject *arguments) {
         all += one->count;
         all_wanted += one->wanted;
     }
-    if (!PyErr_Occurred()) {
-        PyThreadState *thread = all < MANY ? NULL : PyEval_SaveThread();
-        (all < MANY ? crew_alone : run)(order_list, list, lists, helpers);
-        if (thread != NULL) PyEval_RestoreThread(thread);
-    }
+    if (!PyErr_Occurred()) crew_take(run, all >= MANY, order_list, list, lists, helpers);
     while (ready > 0) PyBuffer_Release(&list[--ready].scores);
     PyMem_Free(list);
     PyBuffer_Release(&positions);

@@ -54,11 +54,7 @@ static PyObject *fill(PyObject *module, PyObject *arguments) {
         piece[ready].to = (char *)buffer.buf + first;
         all += bytes;
     }
-    if (!PyErr_Occurred()) {
-        PyThreadState *thread = all < MANY ? NULL : PyEval_SaveThread();
-        (all < MANY ? crew_alone : run)(copy, piece, count, helpers);
-        if (thread != NULL) PyEval_RestoreThread(thread);
-    }
+    if (!PyErr_Occurred()) crew_take(run, all >= MANY, copy, piece, count, helpers);
     while (ready > 0) PyBuffer_Release(&piece[--ready].from);
     PyMem_Free(piece);
     PyBuffer_Release(&buffer);

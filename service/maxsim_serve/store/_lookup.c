@@ -290,9 +290,7 @@ static PyObject *find_all(PyObject *module, PyObject *arguments) {
         first += PyList_GET_SIZE(list);
     }
     if (!PyErr_Occurred()) {
-        PyThreadState *thread = ids < MANY ? NULL : PyEval_SaveThread();
-        (ids < MANY ? crew_alone : run)(look_up_list, &lists, count, helpers);
-        if (thread != NULL) PyEval_RestoreThread(thread);
+        crew_take(run, ids >= MANY, look_up_list, &lists, count, helpers);
         for (Py_ssize_t number = 0; number < count && !PyErr_Occurred(); number++) {
             const struct list *list = &lists.of[number];
             if (!list->done) look_up(&index, list->asked, list->count, 1, list->starts, list->lengths, list->found);
