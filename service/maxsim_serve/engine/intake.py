@@ -49,8 +49,6 @@ class Intake:
                 first = wait and not batch
                 if not (first or self._queue) or not self._take(self._max_batch_tokens - tokens, wait=first):
                     break
-                if not batch and len(self.held) == 1 and not self._queue:
-                    return [self.held.popleft()]  # by itself, however much work it is
                 continue
             more_tokens = _tokens(self.held[0])
             if batch and more_tokens >= large_tokens:

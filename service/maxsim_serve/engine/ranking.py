@@ -36,7 +36,7 @@ def rank_all(
     """The ranking of each request of a batch from its scores, or from the best of them, or what explaining it
     raised; `kernel` made the scores."""
     started = time.perf_counter()
-    if len(batch) == 1:
+    if len(batch) == 1:  # sooner done without lists
         best = _best(results[0], batch[0].wanted)
         return [_ranking(batch[0], best, kernel, scorer, started, time.perf_counter())]
     whole = [

@@ -98,11 +98,7 @@ class ResidentIndex:
 
     def locate(self, ids: Sequence[str]) -> Located:
         with self._lock:
-            if self._lookup is None:
-                places, found, tokens, longest = self._find_in_dict(ids)
-            else:
-                asked = ids if isinstance(ids, list) else list(ids)
-                places, found, tokens, longest = self._lookup.find(asked, self._ids, self._lines)
+            places, found, tokens, longest = self._find(ids)
             rows, lease = self._rows, self._lease
         # To unpack an array takes ten times as long.
         return _located(rows, lease, places[0], places[1], found, tokens, longest)
@@ -226,8 +222,10 @@ class ResidentIndex:
     def _used(self) -> Int64:
         return self._lines[: len(self._ids)]
 
-    def _find_in_dict(self, ids: Sequence[str]) -> tuple[Int64, int, int, int]:
+    def _find(self, ids: Sequence[str]) -> tuple[Int64, int, int, int]:
         """As Lookup.find."""
+        if self._lookup is not None:
+            return self._lookup.find(ids if isinstance(ids, list) else list(ids), self._ids, self._lines)
         slots = np.fromiter(map(self._slot_of.get, ids, repeat(-1)), np.int64, len(ids))
         places = self._lines[:, START:GENERATION].take(slots, axis=0, mode="wrap").T.copy()
         places[:, slots < 0] = 0
@@ -239,7 +237,7 @@ class ResidentIndex:
         if self._lookup is not None:
             asked = [ids if isinstance(ids, list) else list(ids) for ids in lists]
             return self._lookup.find_all(asked, self._ids, self._lines)
-        found = [self._find_in_dict(ids) for ids in lists]
+        found = [self._find(ids) for ids in lists]
         places = np.hstack([np.empty((2, 0), np.int64), *(places for places, *_ in found)])
         return places, [counts for _, *counts in found]
 
