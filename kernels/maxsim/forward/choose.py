@@ -16,7 +16,7 @@ from maxsim.forward.configs import Config, configs
 from maxsim.forward.launch import INTERPRETED
 from maxsim.forward.residence import in_host_memory
 from maxsim.forward.rowsum import BLOCK_ROWS
-from maxsim.forward.segments import even_rounds, fill, one_each
+from maxsim.forward.segments import even_rounds, one_each, several_chunks_each, several_each
 from maxsim.rows import MOST_REMEMBERED, Layout, Side
 
 __all__ = [
@@ -119,7 +119,7 @@ def _chosen(left: Layout, right: Layout, pairs: int | None, where: _Where) -> Ch
         return _many_rows(table, left, right, where, columns, "long-query", reason, pairs)
     if rows is None or rows > SHORT_ROWS:
         reason = f"query rows unknown or scattered: taken {SHORT_ROWS} at a time"
-        return Choice("short-query", reason, table["short-64"], 1, True, where.straight)
+        return Choice("short-query", reason, table["short-64"], chunked=True, straight=where.straight)
     return _few_rows(table, left, right, where, columns, pairs)
 
 
@@ -146,7 +146,7 @@ def _few_rows(
         return _short("short-query", "few query rows: bound by reading the documents", config, where)
     longest = _splittable(columns, right, where) if listed_or_one else None
     if longest is not None:
-        cut = one_each if copied else fill
+        cut = one_each if copied else several_each
         segments = cut(columns, longest, where.processors)
         if segments > 1:
             reason = "few long documents: segments of them fill the chip"
@@ -160,7 +160,7 @@ def _few_rows(
 def _short(name: str, reason: str, config: Config, where: _Where, segments: int = 1) -> Choice:
     if config.kernel == "short_hopper":
         name, reason = f"{name}-hopper", f"{reason}; copy engine"
-    return Choice(name, reason, config, segments, False, where.straight)
+    return Choice(name, reason, config, segments, straight=where.straight)
 
 
 def _many_rows(
@@ -187,12 +187,12 @@ def _many_rows(
         finished = not summed(left)
         segments = 1 if longest is None else even_rounds(columns, longest, groups, config, finished)
         name, reason = f"{name}-hopper", f"{reason}; copy engine and wgmma"
-        return Choice(name, reason, config, segments, False, where.straight)
+        return Choice(name, reason, config, segments, straight=where.straight)
     config = table["long-wide" if where.hopper and "long-wide" in table else "long"]
     chunks = max(-(-rows // config.query_rows), 1)
     longest = _splittable(columns, right, where)
-    segments = 1 if longest is None else fill(columns, longest, where.processors, chunks)
-    return Choice(name, reason, config, segments, False, where.straight)
+    segments = 1 if longest is None else several_chunks_each(columns, longest, where.processors, chunks)
+    return Choice(name, reason, config, segments, straight=where.straight)
 
 
 def _splittable(columns: int, right: Layout, where: _Where) -> int | None:

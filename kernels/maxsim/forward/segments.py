@@ -5,7 +5,7 @@ Segments cost a second launch, which finishes what they leave; see docs/benchmar
 
 from maxsim.forward.configs import Config
 
-__all__ = ["even_rounds", "fill", "one_each"]
+__all__ = ["even_rounds", "one_each", "several_chunks_each", "several_each"]
 
 # A program reads segments of few query rows one tile after the other: many small ones have more under way.
 FILLED_PROGRAMS_PER_SM = 8
@@ -23,10 +23,14 @@ WORTH = 0.9
 MOST_ROUNDS = 16
 
 
-def fill(columns: int, longest: int, processors: int, chunks: int | None = None) -> int:
-    """For programs that use plain loads; `chunks` of query rows each, where there are many."""
-    wanted = FILLED_PROGRAMS_PER_SM * processors // (chunks or 1)
-    return _parts(columns, wanted, longest, FILLED_MIN_TOKENS if chunks is None else LONG_MIN_TOKENS)
+def several_each(columns: int, longest: int, processors: int) -> int:
+    """For few query rows and plain loads: several programs for each processor."""
+    return _parts(columns, FILLED_PROGRAMS_PER_SM * processors, longest, FILLED_MIN_TOKENS)
+
+
+def several_chunks_each(columns: int, longest: int, processors: int, chunks: int) -> int:
+    """The same for many query rows, of which a program takes one of so many chunks."""
+    return _parts(columns, FILLED_PROGRAMS_PER_SM * processors // chunks, longest, LONG_MIN_TOKENS)
 
 
 def one_each(columns: int, longest: int, processors: int) -> int:
