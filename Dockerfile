@@ -17,8 +17,8 @@ FROM ${BASE_IMAGE} AS wheel
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev \
- && headers="$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
- && { [ -e "$headers/Python.h" ] || apt-get install -y --no-install-recommends python3-dev; } \
+ && header="$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" \
+ && if [ ! -f "$header" ]; then apt-get install -y --no-install-recommends python3-dev; fi \
  && rm -rf /var/lib/apt/lists/* \
  && python3 -m venv /opt/build
 WORKDIR /src
