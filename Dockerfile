@@ -27,7 +27,7 @@ COPY kernels kernels
 COPY service service
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
  && python3 -m zipfile --list /wheels/*.whl > /wheels/contents \
- && for part in _avx2 _crew _order _fill _lookup _rows; do grep -q "/$part\..*\.so" /wheels/contents || exit 1; done
+ && for part in _avx2 _crew _order _fill _doorbell _lookup _rows; do grep -q "/$part\..*\.so" /wheels/contents || exit 1; done
 
 FROM ${BASE_IMAGE} AS runtime
 RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin maxsim \

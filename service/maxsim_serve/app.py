@@ -128,6 +128,8 @@ class Service:
             metrics=self._metrics,
             scorer=scorer,
             on_fault=on_fault,
+            # On a CPU the cores are what scores.
+            awake_s=self._settings.awake_s if self._device.device.type == "cuda" else 0.0,
         )
         engine.start()
         self._parts = _Parts(store, encoder, engine, build_api(self._deps(store, encoder, engine)))

@@ -36,11 +36,13 @@ class Engine:
         metrics: Metrics,
         scorer: Scorer | None = None,
         on_fault: Callable[[DeviceLost], None] = lambda fault: None,
+        awake_s: float = 0.0,
     ) -> None:
         """`scorer` owns the device, the CPU where there is none. `on_fault` is called, on the engine's
-        thread, when the device is lost: nothing will be scored any more."""
+        thread, when the device is lost: nothing will be scored any more. That thread stays awake for
+        `awake_s` when it has nothing to do, at the cost of a core."""
         self._scorer = scorer if scorer is not None else CpuScorer()
-        self._queue = JobQueue(queue_depth, retry_after_s, metrics)
+        self._queue = JobQueue(queue_depth, retry_after_s, metrics, awake_s)
         self._runner = Runner(self._queue, self._scorer, max_batch_tokens, metrics, on_fault)
         self._draining = False
 

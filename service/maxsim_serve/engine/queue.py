@@ -2,10 +2,10 @@
 
 import time
 from collections import deque
-from queue import SimpleQueue
 
 from ..errors import DeadlineExceeded, Draining, QueueFull
 from ..metrics import Metrics
+from .doorbell import Doorbell
 from .job import Job
 
 __all__ = ["JobQueue"]
@@ -14,16 +14,16 @@ __all__ = ["JobQueue"]
 class JobQueue:
     """First in, first out. A job whose client left or whose deadline passed is dropped in its turn.
 
-    The event loop puts and closes, the engine's thread takes. `_arrivals` holds a True for each job in
-    `_jobs` and, at the end, a False: waiting for it is one call into C, which wakes up fast.
+    The event loop puts and closes, the engine's thread takes; where none is left it stays awake for `awake_s`
+    before it sleeps. The doorbell rings for each job and, at the end, once more.
     """
 
-    def __init__(self, depth: int, retry_after_s: float, metrics: Metrics) -> None:
+    def __init__(self, depth: int, retry_after_s: float, metrics: Metrics, awake_s: float = 0.0) -> None:
         self._depth = depth
         self._retry_after_s = retry_after_s
         self._metrics = metrics
         self._jobs: deque[Job] = deque()
-        self._arrivals: SimpleQueue[bool] = SimpleQueue()
+        self._doorbell = Doorbell(awake_s)
         self._closed = False
         metrics.queue_depth.set_function(lambda: float(len(self._jobs)))
         metrics.queue_oldest_age.set_function(self._oldest_age_s)
@@ -44,21 +44,23 @@ class JobQueue:
                 retry_after_s=self._retry_after_s,
             )
         self._jobs.append(job)
-        self._arrivals.put(True)
+        self._doorbell.ring()
 
     def take(self) -> Job | None:
         """The next job that is still wanted; blocks until there is one. None once closed and empty."""
-        while self._arrivals.get():
+        while True:
+            self._doorbell.answer()
+            if not self._jobs:  # that was the last ring
+                return None
             job = self._jobs.popleft()
             if self._still_wanted(job):
                 return job
-        return None
 
     def take_waiting(self, most: int) -> list[Job]:
         """The next jobs that are still wanted; none if none waits now."""
         jobs: list[Job] = []
         while self._jobs and len(jobs) < most:
-            self._arrivals.get()  # a True: the False comes after the last job
+            self._doorbell.answer()  # it has rung for this one
             job = self._jobs.popleft()
             if self._still_wanted(job):
                 jobs.append(job)
@@ -67,7 +69,7 @@ class JobQueue:
     def close(self) -> None:
         """Accept nothing more; what waits is still handed out."""
         self._closed = True
-        self._arrivals.put(False)
+        self._doorbell.ring()
 
     def _still_wanted(self, job: Job) -> bool:
         if job.abandoned:

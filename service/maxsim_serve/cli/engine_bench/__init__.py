@@ -73,6 +73,10 @@ def _served(report: Report, port: int, url: str, passages: corpus.Corpus, quick:
             report, port, "passages", passages, name="gpu tier, 100 × ~120",
             candidates=100, query_rows=32, requests=requests, engine_ms=Goal(0.15),
         )  # fmt: skip
+        latency.latencies(
+            report, port, "passages", passages, name="gpu tier, 100 × ~120, each after 50 ms of silence",
+            candidates=100, query_rows=32, requests=100, silence_s=0.05,
+        )  # fmt: skip
         on_host = latency.latencies(
             report, port, "on-host", passages, name="host tier, 1,000 × ~120",
             candidates=1000, query_rows=32, requests=requests,

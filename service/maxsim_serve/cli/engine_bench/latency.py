@@ -26,11 +26,13 @@ def latencies(
     candidates: int,
     query_rows: int,
     requests: int,
+    silence_s: float = 0.0,
     engine_ms: Goal | None = None,
     p50_ms: Goal | None = None,
     p99_ms: Goal | None = None,
 ) -> dict[str, float]:
-    """Add the rows of one kind of request → medians of the stages in ms, and `kernel_bytes` read by one."""
+    """Add the rows of one kind of request, each after `silence_s` → medians of the stages in ms, and
+    `kernel_bytes` read by one."""
     rng = np.random.default_rng(3)
     ids = corpus.ids
     totals, stages, read_bytes = [], [], []
@@ -38,6 +40,7 @@ def latencies(
         for number in range(_WARM_UP + requests):
             query = rng.standard_normal((query_rows, DIM)).astype(np.float16)
             chosen = rng.permutation(len(corpus))[:candidates]
+            time.sleep(silence_s)
             answer = connection.ask(rerank(collection, query, [ids[i] for i in chosen.tolist()]))
             if number < _WARM_UP:
                 continue
