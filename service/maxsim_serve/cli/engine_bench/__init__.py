@@ -46,7 +46,7 @@ def _command(arguments: argparse.Namespace) -> int:
     pauses.pauses(report)
     passages = corpus.make(20_000, 60, 180, seed=1)
     settings = {"gpu_budget_bytes": _BUDGET_BYTES, "host_budget_bytes": _BUDGET_BYTES, "device": "cuda"}
-    inside.batching(report, passages, requests=1000 if quick else 6000)
+    inside.batching(report, passages, requests=1000 if quick else 2000)
     inside.memory(report, passages, requests=2000 if quick else 10_000)
     torch.cuda.empty_cache()
     _out_of_core(report, gib=16 if quick else arguments.gib)
