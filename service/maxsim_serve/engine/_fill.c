@@ -1,9 +1,13 @@
-/* Many arrays, each copied to its place in one buffer: what a batch uploads. */
+/* What is copied for the device: many arrays, each to its place in one buffer, or one past the caches. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "../../../kernels/maxsim/_crew.h"
 
@@ -62,8 +66,38 @@ static PyObject *fill(PyObject *module, PyObject *arguments) {
     Py_RETURN_NONE;
 }
 
+/* Lines that no cache keeps, the last few aside. */
+static void copy_past_caches(char *to, const char *from, Py_ssize_t bytes) {
+    Py_ssize_t done = 0;
+#if defined(__SSE2__)
+    if (((uintptr_t)to & 15) == 0)
+        for (; done + 64 <= bytes; done += 64)
+            for (int part = 0; part < 64; part += 16)
+                _mm_stream_si128((__m128i *)(to + done + part), _mm_loadu_si128((const __m128i *)(from + done + part)));
+    _mm_sfence();
+#endif
+    memcpy(to + done, from + done, bytes - done);
+}
+
+/* (buffer, array): copy a contiguous array to a buffer of as many bytes, past the caches: a device reads memory sooner
+ * than what a core's cache has of it alone. */
+static PyObject *write_through(PyObject *module, PyObject *arguments) {
+    (void)module;
+    Py_buffer buffer, array;
+    if (!PyArg_ParseTuple(arguments, "w*y*", &buffer, &array)) return NULL;
+    if (array.len == buffer.len)
+        copy_past_caches(buffer.buf, array.buf, array.len);
+    else
+        PyErr_Format(PyExc_ValueError, "%zd bytes for a buffer of %zd", array.len, buffer.len);
+    PyBuffer_Release(&buffer);
+    PyBuffer_Release(&array);
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"fill", fill, METH_VARARGS, NULL},
+    {"write_through", write_through, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -98,9 +98,7 @@ class Engine:
         # Halves stay as they are: a GPU wants them so. int8 and float64 become float32.
         dtype = _HALF if query.dtype == _HALF else _SINGLE
         if query.dtype != dtype or query.nbytes >= SHORT_QUERY_BYTES:
-            rows = self._scorer.room(query.shape, dtype)
-            rows[...] = query
-            query = rows
+            query = self._scorer.placed(query, dtype)
         job = Job(
             query=query,
             candidates=candidates,

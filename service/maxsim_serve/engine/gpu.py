@@ -50,10 +50,10 @@ class GpuScorer:
         torch.cuda.set_stream(self._stream)
         self._stream.wait_stream(torch.cuda.default_stream(self.device))
 
-    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """Pinned for a long query: a kernel reads it there."""
-        long = self._long_queries.room(shape, dtype) if shared_rows(shape[0]) is None else None
-        return np.empty(shape, dtype) if long is None else long
+    def placed(self, query: NDArray[np.generic], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        """A long query in pinned memory: a kernel reads it there."""
+        long = self._long_queries.placed(query, dtype) if shared_rows(len(query)) is None else None
+        return query.astype(dtype) if long is None else long
 
     def launch(self, requests: Sequence[Request]) -> "_Flight":
         slot = self._free.pop()

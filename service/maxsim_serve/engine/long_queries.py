@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..store import device_view
+from .staging import write_through
 
 __all__ = ["STEP", "LongQueries"]
 
@@ -43,9 +44,9 @@ class LongQueries:
     def takes(size_bytes: int) -> bool:
         return size_bytes <= _PLACE_BYTES
 
-    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic] | None:
-        """An array in a place of its own, None where there is none; from any thread."""
-        rows, columns = shape
+    def placed(self, query: NDArray[np.generic], dtype: np.dtype[np.generic]) -> NDArray[np.generic] | None:
+        """The query in a place of its own, None where there is none; from any thread."""
+        rows, columns = query.shape
         row_bytes = columns * dtype.itemsize
         used_bytes, step_bytes = rows * row_bytes, -(-rows // STEP) * STEP * row_bytes
         if not self.takes(step_bytes):
@@ -57,7 +58,8 @@ class LongQueries:
         memory = _Place.from_buffer(self._memory, place * _PLACE_BYTES)
         ctypes.memset(ctypes.addressof(memory) + used_bytes, 0, step_bytes - used_bytes)
         # No view of another array: its own views refer to it.
-        array: NDArray[np.generic] = np.ndarray(shape, dtype, memory)  # type: ignore[arg-type]
+        array: NDArray[np.generic] = np.ndarray(query.shape, dtype, memory)  # type: ignore[arg-type]
+        write_through(array, query.astype(dtype, copy=False))
         key = id(array)
         self._taken[key] = place, weakref.ref(array, partial(self._leave, key))
         return array

@@ -69,8 +69,8 @@ class ScanningScorer:
     def bind(self) -> None:
         self._scorer.bind()
 
-    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        return self._scorer.room(shape, dtype)
+    def placed(self, query: NDArray[np.generic], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        return self._scorer.placed(query, dtype)
 
     def launch(self, requests: Sequence[Request]) -> Launched:
         if not any(map(is_scan, requests)):

@@ -66,8 +66,8 @@ class Scorer(Protocol):
     def bind(self) -> None:
         """Called once, by the thread that will launch and wait."""
 
-    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """Host memory for a query, where the device reads it soonest; from any thread. One of less than
+    def placed(self, query: NDArray[np.generic], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        """A copy of a query in this dtype, where the device reads it soonest; from any thread. One of less than
         `SHORT_QUERY_BYTES` is as well where it is."""
 
     def launch(self, requests: Sequence[Request]) -> Launched: ...

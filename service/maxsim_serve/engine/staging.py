@@ -21,7 +21,7 @@ except ImportError:
 else:
     compiled = True
 
-__all__ = ["Layout", "Staging", "Upload", "fill", "stages_s"]
+__all__ = ["Layout", "Staging", "Upload", "fill", "stages_s", "write_through"]
 
 # Kernels are compiled for addresses that are multiples of 16; a cache line of the device holds 128 bytes.
 ALIGNMENT_BYTES = 256
@@ -45,6 +45,15 @@ def fill(buffer: NDArray[np.uint8], places: list[int], arrays: list[NDArray[Any]
         return
     for first, array in zip(places, arrays, strict=False):
         buffer[first : first + array.nbytes] = array.reshape(-1).view(np.uint8)
+
+
+def write_through(buffer: NDArray[Any], array: NDArray[Any]) -> None:
+    """Copy an array to one of its shape and dtype in pinned memory, past the caches: the device reads from there
+    at twice the speed."""
+    if compiled:
+        _fill.write_through(buffer, np.ascontiguousarray(array))
+    else:
+        buffer[...] = array
 
 
 class Layout:

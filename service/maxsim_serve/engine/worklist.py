@@ -28,8 +28,8 @@ class CpuScorer:
     def bind(self) -> None:
         """Nothing is bound to a thread."""
 
-    def room(self, shape: tuple[int, int], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        return np.empty(shape, dtype)
+    def placed(self, query: NDArray[np.generic], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+        return query.astype(dtype)
 
     def launch(self, requests: Sequence[Request]) -> "_Done":
         return _Done(_score(requests))

@@ -143,3 +143,21 @@ def test_nothing_is_copied_past_the_end(first):
     with pytest.raises(ValueError, match="no room"):
         staging._fill.fill(buffer, [0, first], [np.ones(16, np.uint8), np.ones(16, np.uint8)], 0)
     assert not buffer.any()
+
+
+@pytest.mark.parametrize("first", [0, 1, 16], ids="from-byte-{}".format)
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 200, 4096 + 17])
+def test_what_is_written_past_the_caches_is_whole_and_no_more(rng, size, first):
+    memory = np.full(size + 48, 7, np.uint8)
+    source = rng.integers(0, 256, size, dtype=np.uint8)
+    staging.write_through(memory[first : first + size], source)
+    assert memory[first : first + size].tolist() == source.tolist()
+    assert set(memory[:first]) | set(memory[first + size :]) == {7}
+
+
+@pytest.mark.skipif(not staging.compiled, reason="the copying of arrays is not built")
+def test_what_is_written_past_the_caches_has_as_many_bytes_as_there_is_room_for():
+    memory = np.zeros(16, np.uint8)
+    with pytest.raises(ValueError, match="17 bytes for a buffer of 16"):
+        staging.write_through(memory, np.ones(17, np.uint8))
+    assert not memory.any()

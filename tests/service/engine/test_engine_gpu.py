@@ -161,8 +161,8 @@ def test_two_requests_in_flight_do_not_share_a_graphs_buffers(device, query_rows
     requests = []
     for seed, count in enumerate((1000, 600, 900, 513)):
         chosen = torch.randint(0, 4000, (count,), generator=torch.Generator().manual_seed(seed))
-        query = scorer.room((query_rows - seed, DIM), np.dtype(np.float16))
-        query[:] = np.random.default_rng(seed).standard_normal(query.shape)
+        query = np.random.default_rng(seed).standard_normal((query_rows - seed, DIM))
+        query = scorer.placed(query, np.dtype(np.float16))
         requests.append((query, rows.of(chosen)))
     launched = [
         Request(query, candidates.resolve(), len(candidates.chosen)) for query, candidates in requests
