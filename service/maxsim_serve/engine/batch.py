@@ -178,6 +178,9 @@ class _Flight:
         self._upload_bytes = upload_bytes
         self._launch_s = launch_s
 
+    def glance(self) -> None:
+        """Of a batch that is not to be had for next to nothing."""
+
     def wait(self) -> Scored:
         self._marks[len(self._stages)].synchronize()
         results: list[NDArray[np.float32] | Best | None] = [None] * len(self._requests)

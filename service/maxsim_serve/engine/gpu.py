@@ -94,6 +94,9 @@ class _Flight:
         self._slot = slot
         self._free = free
 
+    def glance(self) -> Scored | None:
+        return self._launched.glance()
+
     def wait(self) -> Scored:
         try:
             return self._launched.wait()

@@ -21,6 +21,8 @@ __all__ = ["Graph", "Kind"]
 # int64 numbers before the documents' spans: the query's first row in its table, or the place of a long one,
 # and its number of rows; each at a multiple of 16 bytes, for which kernels are compiled.
 _HEAD, _QUERY_LENGTH = 4, 2
+# Similarities from which on the device works longer than what comes after takes the host: some 0.1 ms.
+_LONG = 1 << 28
 
 
 class Kind(NamedTuple):
@@ -52,6 +54,7 @@ class Graph:
     ) -> None:
         from . import carry  # which imports Triton
 
+        self.is_long = kind.rows * kind.pairs * kind.longest >= _LONG
         self._slot = slot
         self._query_dtype = kind.query_dtype
         self._long_queries = long_queries if shared_rows(kind.rows) is None else None
@@ -142,17 +145,20 @@ class Graph:
         self._graph.replay()
         return Flight(self, request, time.perf_counter() - started)
 
-    def wait(self, request: Request, launch_s: float) -> Scored:
+    def wait(self) -> None:
+        self._end.synchronize()
+
+    def scored(self, request: Request, launch_s: float) -> Scored:
+        """What the device has delivered by now."""
         (part,) = request.resolved.parts
-        results: list[NDArray[np.float32]] = []
-        stages_s = {"launch": launch_s}
-        moved_bytes = {"up": self.device_bytes, "down": self._scores.nbytes}
-        scored = Scored(results, [(self.kernel, part.tokens.dtype)], stages_s, moved_bytes, graphs=1)
-        self._end.synchronize()  # all before was done while the device worked
-        stages_s |= self._clocks.stages_s(self._readings.tolist())
         scores = self._scores[: len(part.positions)]
-        results.append(by_position(request.resolved.count, [(part, scores)]))
-        return scored
+        return Scored(
+            [by_position(request.resolved.count, [(part, scores)])],
+            [(self.kernel, part.tokens.dtype)],
+            {"launch": launch_s} | self._clocks.stages_s(self._readings.tolist()),
+            {"up": self.device_bytes, "down": self._scores.nbytes},
+            graphs=1,
+        )
 
 
 class Flight:
@@ -165,5 +171,9 @@ class Flight:
         self._request = request
         self._launch_s = launch_s
 
+    def glance(self) -> Scored | None:
+        return self._graph.scored(self._request, self._launch_s) if self._graph.is_long else None
+
     def wait(self) -> Scored:
-        return self._graph.wait(self._request, self._launch_s)
+        self._graph.wait()
+        return self._graph.scored(self._request, self._launch_s)

@@ -112,12 +112,11 @@ class Runner:
         try:
             if isinstance(launched, Exception):
                 raise launched
+            if not self._queue:
+                self._rehearse(batch, launched)
             scored = launched.wait()
             self._last_success = time.perf_counter()
-            kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
-            for work in batch:
-                work.timings_s.update(scored.stages_s)
-            outcomes = rank_all(batch, scored.results, kernel, self._scorer)
+            outcomes = self._rank(batch, scored)
         except Exception as error:
             self._recover(batch, error)
             return
@@ -133,6 +132,20 @@ class Runner:
         for work, cause in failed:
             self._recover([work], cause)
         self._record(batch, scored)
+
+    def _rehearse(self, batch: Sequence[Work], launched: Launched) -> None:
+        """Rank scores of before while the device works and nothing else waits: when it is done, what ranks
+        its scores is in the caches, and takes half as long."""
+        if not any(work.job.explain for work in batch):  # that would ask the device
+            scored = launched.glance()
+            if scored is not None:
+                self._rank(batch, scored)
+
+    def _rank(self, batch: Sequence[Work], scored: Scored) -> Sequence[Ranking | Exception]:
+        kernel = ",".join(sorted({name for name, _ in scored.launches})) or "none"
+        for work in batch:
+            work.timings_s.update(scored.stages_s)
+        return rank_all(batch, scored.results, kernel, self._scorer)
 
     def _recover(self, batch: Sequence[Work], error: Exception) -> None:
         """A work list failed: give each of its requests a run of its own, so that only the culprit fails."""

@@ -141,6 +141,9 @@ class _Flight:
         self._scans = scans
         self._scorer = scorer
 
+    def glance(self) -> None:
+        """A scan has results of its own."""
+
     def wait(self) -> Scored:
         scored = self._launched.wait()
         scanned = {number: self._scorer.scan(request) for number, request in self._scans.items()}

@@ -50,6 +50,9 @@ class Scored:
 class Launched(Protocol):
     """A batch on its way."""
 
+    def glance(self) -> Scored | None:
+        """While the device works for long: what `wait` will return, with numbers of earlier batches."""
+
     def wait(self) -> Scored:
         """Block until it is scored. Raises what the device raised."""
 
@@ -67,8 +70,8 @@ class Scorer(Protocol):
         """Called once, by the thread that will launch and wait."""
 
     def placed(self, query: NDArray[np.generic], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
-        """A copy of a query in this dtype, where the device reads it soonest; from any thread. One of less than
-        `SHORT_QUERY_BYTES` is as well where it is."""
+        """A copy of a query in this dtype, where the device reads it soonest; from any thread. One of less
+        than `SHORT_QUERY_BYTES` is as well where it is."""
 
     def launch(self, requests: Sequence[Request]) -> Launched: ...
 

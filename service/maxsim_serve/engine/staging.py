@@ -48,8 +48,8 @@ def fill(buffer: NDArray[np.uint8], places: list[int], arrays: list[NDArray[Any]
 
 
 def write_through(buffer: NDArray[Any], array: NDArray[Any]) -> None:
-    """Copy an array to one of its shape and dtype in pinned memory, past the caches: the device reads from there
-    at twice the speed."""
+    """Copy an array to one of its shape and dtype in pinned memory, past the caches: the device reads it from
+    there in half the time."""
     if compiled:
         _fill.write_through(buffer, np.ascontiguousarray(array))
     else:

@@ -46,6 +46,9 @@ class _Done:
     def __init__(self, scored: Scored) -> None:
         self._scored = scored
 
+    def glance(self) -> None:
+        """Nothing is to be waited for."""
+
     def wait(self) -> Scored:
         return self._scored
 

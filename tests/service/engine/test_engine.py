@@ -257,7 +257,8 @@ def test_rows_in_a_gpus_memory_make_larger_batches(query, metrics):
     class Scorer(CpuScorer):
         def launch(self, requests):
             batches.append([request.resolved.count for request in requests])
-            return SimpleNamespace(wait=lambda: Scored([np.zeros(2, np.float32) for _ in requests], [], {}))
+            scored = Scored([np.zeros(2, np.float32) for _ in requests], [], {})
+            return SimpleNamespace(glance=lambda: None, wait=lambda: scored)
 
     class Documents:
         dim = DIM

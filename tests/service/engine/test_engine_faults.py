@@ -43,6 +43,9 @@ class _Late:
     def __init__(self, launched: Launched, error: Exception | None) -> None:
         self.launched, self.error = launched, error
 
+    def glance(self) -> Scored | None:
+        return self.launched.glance()
+
     def wait(self) -> Scored:
         if self.error is not None:
             raise self.error
