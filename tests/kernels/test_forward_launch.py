@@ -277,6 +277,23 @@ def test_each_call_is_told_of_its_own_tensors(request, gpu, form):
     assert numbers(found[0][0]) == numbers(found[1][0]) == numbers(found[2][0])
 
 
+@pytest.mark.parametrize(
+    ("rows", "documents", "programs"),
+    [
+        pytest.param(128, 1000, 125, id="8 even rounds"),
+        pytest.param(512, 1000, 2 * 63, id="16 even rounds"),
+        pytest.param(1024, 100, 4 * 25, id="4 even rounds"),
+        pytest.param(1024, 1000, 4 * 33, id="31 rounds"),
+        pytest.param(1024, 1024, 4 * 33, id="32 rounds, the last of them short"),
+        pytest.param(1024, 5, 4 * 5, id="1 round"),
+    ],
+)
+def test_many_query_rows_take_every_sm_or_even_rounds(h200, rows, documents, programs):
+    maxsim.score(dense(rows, 128), spans(documents, 30))
+    assert [start.programs for start in h200.started][:1] == [programs]
+    assert h200.started[0].kernel == "long_query_hopper"
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("gpu", ["h200", "a100"])
 def test_equal_shapes_are_prepared_once_and_compiled_once(request, gpu, form):

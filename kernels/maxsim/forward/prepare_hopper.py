@@ -6,6 +6,7 @@ from maxsim.forward.choose import Choice, processors
 from maxsim.forward.copy_engine import frame
 from maxsim.forward.launch import Launch
 from maxsim.forward.operands import DOCUMENT, LISTED, QUERY, places
+from maxsim.forward.segments import MOST_ROUNDS
 from maxsim.forward.variant import Frame
 from maxsim.rows import Layout
 
@@ -54,10 +55,13 @@ def long_query(
     config = choice.config
     chunks = -(-rows // config.query_rows)
     # One program an SM, and no more of them than need be for the rounds that the longest has: where the
-    # last round is a short one, its documents would share the memory's rate among fewer programs.
+    # last round is a short one, its documents would share the memory's rate among fewer programs. Of many
+    # rounds the last matters less than an idle SM; in a graph it may be of documents that are not there.
     items = columns * choice.segments
-    rounds = -(-items // max(min(processors(right.device) // chunks, items), 1))
-    groups = -(-items // rounds)
+    groups = max(min(processors(right.device) // chunks, items), 1)
+    rounds = -(-items // groups)
+    if rounds <= MOST_ROUNDS:
+        groups = -(-items // rounds)
     tensors = _MAXIMA
     if sum_rows:
         tensors = _SUMS if stride > 1 else _SCORES

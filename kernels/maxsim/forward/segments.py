@@ -5,7 +5,7 @@ Segments cost a second launch, which finishes what they leave; see docs/benchmar
 
 from maxsim.forward.configs import Config
 
-__all__ = ["even_rounds", "one_each", "several_chunks_each", "several_each"]
+__all__ = ["MOST_ROUNDS", "even_rounds", "one_each", "several_chunks_each", "several_each"]
 
 # A program reads segments of few query rows one tile after the other: many small ones have more under way.
 FILLED_PROGRAMS_PER_SM = 8

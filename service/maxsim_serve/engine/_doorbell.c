@@ -1,4 +1,4 @@
-/* A counting semaphore whose waiter stays awake for a while before it sleeps. */
+/* What one thread waits at for others. It stays awake for a while before it sleeps. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -20,18 +20,14 @@
 typedef struct {
     PyObject_HEAD
     pthread_mutex_t lock;
-    pthread_cond_t rang;
-    atomic_long rings; /* that nobody has answered */
-    atomic_int asleep; /* waiters that a ring has to wake */
+    pthread_cond_t woken;
+    atomic_int rung;   /* since it was answered */
+    atomic_int asleep; /* a ring has to wake the waiter */
     double awake_s;
 } doorbell;
 
-static int answered(doorbell *bell) {
-    long rings = atomic_load(&bell->rings);
-    while (rings > 0)
-        if (atomic_compare_exchange_weak(&bell->rings, &rings, rings - 1)) return 1;
-    return 0;
-}
+/* Looking first: to write takes the memory from whoever rings. */
+static int answered(doorbell *bell) { return atomic_load(&bell->rung) && atomic_exchange(&bell->rung, 0); }
 
 static double now_s(void) {
     struct timespec now;
@@ -54,19 +50,19 @@ static int answered_awake(doorbell *bell) {
 /* Whoever rings either sees the sleeper, or is seen by it: each writes its own before it reads the other's. */
 static void sleep_until_answered(doorbell *bell) {
     pthread_mutex_lock(&bell->lock);
-    atomic_fetch_add(&bell->asleep, 1);
-    while (!answered(bell)) pthread_cond_wait(&bell->rang, &bell->lock);
-    atomic_fetch_sub(&bell->asleep, 1);
+    atomic_store(&bell->asleep, 1);
+    while (!answered(bell)) pthread_cond_wait(&bell->woken, &bell->lock);
+    atomic_store(&bell->asleep, 0);
     pthread_mutex_unlock(&bell->lock);
 }
 
 static PyObject *ring(PyObject *self, PyObject *none) {
     (void)none;
     doorbell *bell = (doorbell *)self;
-    atomic_fetch_add(&bell->rings, 1);
+    atomic_store(&bell->rung, 1);
     if (atomic_load(&bell->asleep)) {
         pthread_mutex_lock(&bell->lock);
-        pthread_cond_signal(&bell->rang);
+        pthread_cond_signal(&bell->woken);
         pthread_mutex_unlock(&bell->lock);
     }
     Py_RETURN_NONE;
@@ -90,7 +86,7 @@ static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *keyword
     doorbell *bell = (doorbell *)type->tp_alloc(type, 0); /* zeros */
     if (bell == NULL) return NULL;
     pthread_mutex_init(&bell->lock, NULL);
-    pthread_cond_init(&bell->rang, NULL);
+    pthread_cond_init(&bell->woken, NULL);
     bell->awake_s = awake_s;
     return (PyObject *)bell;
 }
@@ -100,14 +96,14 @@ static void unmake(PyObject *self) {
     doorbell *bell = (doorbell *)self;
     PyTypeObject *type = Py_TYPE(self);
     pthread_mutex_destroy(&bell->lock);
-    pthread_cond_destroy(&bell->rang);
+    pthread_cond_destroy(&bell->woken);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyMethodDef methods[] = {
-    {"ring", ring, METH_NOARGS, "Let one waiter go on, now or when it comes; from any thread."},
-    {"answer", answer, METH_NOARGS, "Wait for a ring that nobody has answered."},
+    {"ring", ring, METH_NOARGS, "Let the waiter go on, now or when it comes; from any thread."},
+    {"answer", answer, METH_NOARGS, "Wait until it has rung since the last answer. For one thread."},
     {NULL, NULL, 0, NULL},
 };
 

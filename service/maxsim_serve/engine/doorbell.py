@@ -4,7 +4,8 @@ One that has slept for a millisecond finds its caches cold and its clock down, a
 long for what it does next.
 """
 
-from queue import SimpleQueue
+from _thread import allocate_lock
+from contextlib import suppress
 
 __all__ = ["Doorbell", "SleepyDoorbell", "compiled"]
 
@@ -13,15 +14,17 @@ class SleepyDoorbell:
     """Where nothing was compiled: sleeps at once."""
 
     def __init__(self, awake_s: float) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._silence = allocate_lock()
+        self._silence.acquire()
 
     def ring(self) -> None:
-        """Let one waiter go on, now or when it comes; from any thread."""
-        self._rings.put(None)
+        """Let the waiter go on, now or when it comes; from any thread."""
+        with suppress(RuntimeError):  # it has rung already
+            self._silence.release()
 
     def answer(self) -> None:
-        """Wait for a ring that nobody has answered: one call into C, which wakes up fast."""
-        self._rings.get()
+        """Wait until it has rung since the last answer. For one thread."""
+        self._silence.acquire()
 
 
 try:

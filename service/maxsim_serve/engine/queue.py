@@ -15,7 +15,7 @@ class JobQueue:
     """First in, first out. A job whose client left or whose deadline passed is dropped in its turn.
 
     The event loop puts and closes, the engine's thread takes; where none is left it stays awake for `awake_s`
-    before it sleeps. The doorbell rings for each job and, at the end, once more.
+    before it sleeps.
     """
 
     def __init__(self, depth: int, retry_after_s: float, metrics: Metrics, awake_s: float = 0.0) -> None:
@@ -49,20 +49,21 @@ class JobQueue:
     def take(self) -> Job | None:
         """The next job that is still wanted; blocks until there is one. None once closed and empty."""
         while True:
-            self._doorbell.answer()
-            if not self._jobs:  # that was the last ring
+            while self._jobs:
+                job = self._jobs.popleft()
+                if self._still_wanted(job, time.perf_counter()):
+                    return job
+            if self._closed:
                 return None
-            job = self._jobs.popleft()
-            if self._still_wanted(job):
-                return job
+            self._doorbell.answer()
 
     def take_waiting(self, most: int) -> list[Job]:
         """The next jobs that are still wanted; none if none waits now."""
         jobs: list[Job] = []
+        now = time.perf_counter()
         while self._jobs and len(jobs) < most:
-            self._doorbell.answer()  # it has rung for this one
             job = self._jobs.popleft()
-            if self._still_wanted(job):
+            if self._still_wanted(job, now):
                 jobs.append(job)
         return jobs
 
@@ -71,11 +72,11 @@ class JobQueue:
         self._closed = True
         self._doorbell.ring()
 
-    def _still_wanted(self, job: Job) -> bool:
+    def _still_wanted(self, job: Job, now: float) -> bool:
         if job.abandoned:
             self._metrics.rejected.labels("abandoned").inc()
             return False
-        if time.perf_counter() > job.deadline:
+        if now > job.deadline:
             self._metrics.rejected.labels("deadline").inc()
             job.deliver(
                 DeadlineExceeded(
