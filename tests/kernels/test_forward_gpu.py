@@ -54,6 +54,20 @@ def test_error_and_the_best_20(gpu, unit, seeded, dim, dtype, query_rows):
     assert (wanted[best] >= twentieth * (1 - 2 * MAX_RELATIVE_ERROR)).all()
 
 
+@pytest.mark.parametrize("items", [1000, 1024, 1057], ids="N{}".format)
+def test_many_rounds_of_which_the_last_is_short_have_the_bits_of_few(gpu, unit, seeded, items):
+    documents, query = store(unit, seeded, 128, FP16, items), unit(1024, 128, dtype=FP16)
+    assert maxsim.plan(query, documents).kernel.startswith("long-query")
+    scores = torch.full((items,), torch.nan)
+    for first in range(0, items, 30):
+        some = slice(first, first + 30)
+        few = Spans(documents.tokens, documents.starts[some], documents.lengths[some])
+        scores[some] = maxsim.score(query, few)[0]
+    assert torch.equal(maxsim.score(query, documents)[0], scores)
+    error = (scores.double() - exact(query, documents)).abs() / scores
+    assert error.max() <= MAX_RELATIVE_ERROR
+
+
 @pytest.mark.parametrize("query_rows", [32, 128], ids="Lq{}".format)
 def test_the_same_shapes_at_other_addresses(gpu, unit, query_rows):
     memory, query = unit(201 * 40, 128, dtype=FP16).view(-1), unit(query_rows, 128, dtype=FP16)

@@ -61,9 +61,9 @@ static PyObject *ring(PyObject *self, PyObject *none) {
     doorbell *bell = (doorbell *)self;
     atomic_store(&bell->rung, 1);
     if (atomic_load(&bell->asleep)) {
-        pthread_mutex_lock(&bell->lock);
-        pthread_cond_signal(&bell->woken);
+        pthread_mutex_lock(&bell->lock); /* it waits, or will look again before it does */
         pthread_mutex_unlock(&bell->lock);
+        pthread_cond_signal(&bell->woken);
     }
     Py_RETURN_NONE;
 }
