@@ -41,8 +41,8 @@ from .schemas import (
 
 __all__ = ["add_routes"]
 
-# Parsing this much holds the event loop for some two milliseconds, where it is numbers in lists; more goes to a
-# thread, which takes a tenth of one to come back. A page's query packed, and a thousand ids, are less.
+# Parsing this much holds the event loop for some two milliseconds, where it is numbers in lists; more goes to
+# a thread, which takes a tenth of one to come back. A page's query packed, and a thousand ids, are less.
 _OFF_LOOP_BYTES = {Format.JSON: 256 << 10, Format.MSGPACK: 384 << 10}
 
 _REQUEST: Codec[RerankRequest] = Codec(RerankRequest)

@@ -225,7 +225,7 @@ def test_a_large_body_is_parsed_off_the_loop_with_the_same_result(build, rng):
     ("form", "rows", "on_loop"), [("msgpack", 1024, True), ("msgpack", 1537, False), ("json", 500, False)]
 )
 def test_what_takes_long_to_parse_is_parsed_elsewhere(build, rng, monkeypatch, form, rows, on_loop):
-    service, threads = build(max_query_tokens=2048), []
+    service, threads = build(max_query_tokens=2048, max_body_bytes=4 << 20), []
     parse = rerank._parse
 
     def parsed(*asked):
