@@ -1,13 +1,19 @@
 """Where the engine's thread waits: no ring is missed, and who waits lets others run."""
 
+import asyncio
 import threading
 import time
 from collections import deque
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
-from maxsim_serve.engine import doorbell
+from maxsim_serve import app, settings
+from maxsim_serve.engine import Engine, InlineCandidates, doorbell
 from maxsim_serve.engine.doorbell import Doorbell, SleepyDoorbell
+from maxsim_serve.metrics import Metrics
 
 _KINDS = [
     pytest.param(lambda: Doorbell(0.0), id="asleep"),
@@ -77,3 +83,42 @@ def test_a_waiter_is_awake_for_as_long_as_asked_and_then_sleeps(awake_s: float) 
     waiter.join(10)
     assert turns > 100
     assert awake_s / 4 <= used_s[0] <= awake_s + 0.1
+
+
+@pytest.mark.parametrize("awake_s", [0.0, 0.3])
+def test_the_engines_thread_is_awake_for_as_long_as_it_is_told(awake_s: float) -> None:
+    row = np.ones((1, 16), np.float32)
+
+    async def used_s() -> float:
+        engine = Engine(
+            queue_depth=1, max_batch_tokens=100, retry_after_s=1.0, metrics=Metrics(), awake_s=awake_s
+        )
+        engine.start()
+        await engine.rank(row, InlineCandidates([row]), top_n=1, explain=False, deadline_s=5.0)
+        started = time.process_time()
+        await asyncio.sleep(0.8)
+        used = time.process_time() - started
+        await engine.drain(5.0)
+        return used
+
+    assert awake_s / 4 <= asyncio.run(used_s()) <= awake_s + 0.1
+
+
+@pytest.mark.parametrize(("device", "awake_s"), [("cpu", 0.0), ("cuda", 0.25)])
+def test_it_sleeps_at_once_where_the_cores_are_what_scores(monkeypatch, device: str, awake_s: float) -> None:
+    told = {}
+
+    class Told(Exception):
+        pass
+
+    def engine(**options: object) -> None:
+        told.update(options)
+        raise Told
+
+    service = app.Service(settings.load(environ={}, flags={"device": "cpu", "awake_s": 0.25}), lambda: None)
+    monkeypatch.setattr(service, "_device", SimpleNamespace(device=torch.device(device)))
+    monkeypatch.setattr(service, "_load", lambda: (None, None, None))
+    monkeypatch.setattr(app, "Engine", engine)
+    with pytest.raises(Told):
+        asyncio.run(service._open())
+    assert told["awake_s"] == awake_s
