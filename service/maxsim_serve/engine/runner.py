@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 
 import maxsim
@@ -136,7 +137,9 @@ class Runner:
     def _rehearse(self, batch: Sequence[Work], launched: Launched) -> None:
         """Rank scores of before while the device works and nothing else waits: when it is done, what ranks
         its scores is in the caches, and takes half as long."""
-        if not any(work.job.explain for work in batch):  # that would ask the device
+        if any(work.job.explain for work in batch):  # that would ask the device
+            return
+        with suppress(Exception):  # the device must be waited for in any case
             scored = launched.glance()
             if scored is not None:
                 self._rank(batch, scored)

@@ -26,8 +26,10 @@ class Device(CpuScorer):
     def __init__(self, stale):
         self.stale = stale
         self.glances = []
+        self.launches = 0
 
     def launch(self, requests):
+        self.launches += 1
         return _Flight(self, super().launch(requests))
 
 
@@ -73,6 +75,13 @@ def test_stale_scores_are_ranked_and_forgotten(stale):
     assert ranking.positions.tolist() == expected.positions.tolist()
     assert ranking.scores.tolist() == expected.scores.tolist()
     assert ranking.kernel == expected.kernel and ranking.timings_s["kernel"] < 1e6
+
+
+def test_what_fails_in_it_keeps_nobody_from_the_answer(monkeypatch):
+    scorer = Device(STALE["nan"])
+    monkeypatch.setattr(_Flight, "glance", lambda flight: scorer.glances.append(1) or 1 / 0)
+    (ranking,) = answers(scorer, 1)
+    assert scorer.glances == [1] and len(ranking.positions) == 5 and scorer.launches == 1
 
 
 def test_it_is_left_while_others_wait():
