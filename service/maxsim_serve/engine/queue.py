@@ -2,6 +2,7 @@
 
 import time
 from collections import deque
+from contextlib import suppress
 
 from ..errors import DeadlineExceeded, Draining, QueueFull
 from ..metrics import Metrics
@@ -14,8 +15,8 @@ __all__ = ["JobQueue"]
 class JobQueue:
     """First in, first out. A job whose client left or whose deadline passed is dropped in its turn.
 
-    The event loop puts and closes, the engine's thread takes; where none is left it stays awake for `awake_s`
-    before it sleeps.
+    The event loop puts and closes. The engine's thread takes, and closes when the device is lost; where
+    nothing is left it stays awake for `awake_s` before it sleeps.
     """
 
     def __init__(self, depth: int, retry_after_s: float, metrics: Metrics, awake_s: float = 0.0) -> None:
@@ -35,8 +36,7 @@ class JobQueue:
     def put(self, job: Job) -> None:
         """Raises `QueueFull` past the depth and `Draining` once closed."""
         if self._closed:
-            self._metrics.rejected.labels("draining").inc()
-            raise Draining("the service is stopping; send the request to another one")
+            raise self._draining()
         if len(self._jobs) >= self._depth:
             self._metrics.rejected.labels("queue_full").inc()
             raise QueueFull(
@@ -45,6 +45,10 @@ class JobQueue:
             )
         self._jobs.append(job)
         self._doorbell.ring()
+        if self._closed:  # meanwhile, by the engine's thread, which may have looked for the last time
+            with suppress(ValueError):  # type: ignore[unreachable]  # it has taken the job
+                self._jobs.remove(job)
+                raise self._draining()
 
     def take(self) -> Job | None:
         """The next job that is still wanted; blocks until there is one. None once closed and empty."""
@@ -71,6 +75,10 @@ class JobQueue:
         """Accept nothing more; what waits is still handed out."""
         self._closed = True
         self._doorbell.ring()
+
+    def _draining(self) -> Draining:
+        self._metrics.rejected.labels("draining").inc()
+        return Draining("the service is stopping; send the request to another one")
 
     def _still_wanted(self, job: Job, now: float) -> bool:
         if job.abandoned:
