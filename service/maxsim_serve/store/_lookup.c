@@ -3,7 +3,8 @@
  * A look-up in a dict waits for some four lines of memory, one after the other, and for a thousand ids those
  * waits are half a millisecond. Here each id takes one step at a time, and asks memory for what its next one
  * needs; the ids after it take theirs meanwhile. Short ids are kept a second time, beside where their document
- * is, since an object of Python's is far from the next.
+ * is, since an object of Python's is far from the next; of the others it is a fingerprint, and the id itself is
+ * compared where that is the same.
  *
  * A bucket is empty (-1), or has 31 bits of an id's hash above the 32 of its slot. They are a power of two, at
  * most half of them taken, and probed one after the other. Nothing is taken out: a document that is gone has
@@ -16,25 +17,16 @@
 #include <string.h>
 
 #include "../../../kernels/maxsim/_crew.h"
+#include "_names.h"
 
 /* Ids between one step and the next. */
 #define APART 12
-/* A power of two, no less than three such steps. */
+/* A power of two, no less than four such steps. */
 #define UNDER_WAY 64
 
 /* Ids of all lists from which on others help; for fewer it takes longer to wake them, and to have the interpreter's
  * lock again. */
 #define MANY 4096
-
-/* What is called for every id: a call takes as long as what is in it. */
-#define ALWAYS_INLINE __attribute__((always_inline)) inline
-
-/* An ASCII id of less than 32 characters: those, up to three eights of them from the front and the last few, and
- * their number plus one in the last byte. That is 0, and all the others, for an id that has no name. */
-struct name {
-    uint64_t words[4];
-};
-#define MOST_NAMED 31
 
 /* A slot's line of memory. */
 struct line {
@@ -49,68 +41,7 @@ struct index {
     PyObject *known; /* ids by slot */
 };
 
-/* Of the process: which ids have one hash must not be known to those who choose them. */
-static uint64_t secret[4];
-
 static crew_run *run;
-
-static uint64_t eight(const char *bytes) {
-    uint64_t word;
-    memcpy(&word, bytes, sizeof word);
-    return word;
-}
-
-static uint64_t fewer_than_eight(const char *bytes, Py_ssize_t length) {
-    if (length >= 4) {
-        uint32_t first, last;
-        memcpy(&first, bytes, sizeof first);
-        memcpy(&last, bytes + length - 4, sizeof last);
-        return first | (uint64_t)last << 32;
-    }
-    uint64_t word = 0;
-    for (Py_ssize_t i = 0; i < length; i++) word = word << 8 | (unsigned char)bytes[i];
-    return word;
-}
-
-/* In registers alone: to read as words what was written as bytes takes longer than all the rest. */
-static ALWAYS_INLINE struct name name_of(PyObject *id) {
-    struct name name = {{0}};
-    if (!PyUnicode_CheckExact(id) || !PyUnicode_IS_COMPACT_ASCII(id)) return name;
-    const Py_ssize_t length = PyUnicode_GET_LENGTH(id);
-    if (length > MOST_NAMED) return name;
-    const char *bytes = PyUnicode_DATA(id);
-    uint64_t *words = name.words;
-    if (length < 8) {
-        words[0] = fewer_than_eight(bytes, length);
-    } else {
-        words[0] = eight(bytes);
-        words[1] = eight(length < 16 ? bytes + length - 8 : bytes + 8);
-        if (length > 16) words[2] = eight(length < 24 ? bytes + length - 8 : bytes + 16);
-        if (length > 24) words[3] = eight(bytes + length - 8) >> 8 * (32 - length);
-    }
-    words[3] |= (uint64_t)(length + 1) << 56;
-    return name;
-}
-
-static int is_named(const struct name *name) { return name->words[3] != 0; }
-
-static int is_same(const struct name *one, const struct name *other) {
-    return ((one->words[0] ^ other->words[0]) | (one->words[1] ^ other->words[1]) | (one->words[2] ^ other->words[2]) |
-            (one->words[3] ^ other->words[3])) == 0;
-}
-
-static uint64_t folded(uint64_t a, uint64_t b) {
-    const unsigned __int128 product = (unsigned __int128)a * b;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-/* Python's own hash takes four times as long. */
-static ALWAYS_INLINE uint64_t hash_of(const struct name *name, PyObject *id) {
-    if (!is_named(name)) return PyObject_Hash(id);
-    const uint64_t *words = name->words;
-    return folded(folded(words[0] ^ secret[0], words[1] ^ secret[1]) ^ secret[2],
-                  folded(words[2] ^ secret[2], words[3] ^ secret[3]) ^ secret[0]);
-}
 
 static int64_t tag_of(uint64_t hash) { return hash & 0x7fffffff00000000; }
 
@@ -122,9 +53,9 @@ static ALWAYS_INLINE uint64_t candidate(const struct index *index, uint64_t prob
     }
 }
 
-static int is_at(const struct index *index, int64_t slot, const struct name *name, PyObject *id) {
+static ALWAYS_INLINE int is_at(const struct index *index, int64_t slot, const struct name *name, PyObject *id) {
     if (!is_same(&index->lines[slot].name, name)) return 0;
-    return is_named(name) || PyUnicode_Compare(PyList_GET_ITEM(index->known, slot), id) == 0;
+    return is_named(name) || is_same_string(PyList_GET_ITEM(index->known, slot), id);
 }
 
 /* The bucket from `probe` on that is empty or the id's own. */
@@ -138,7 +69,7 @@ static uint64_t bucket_of(const struct index *index, uint64_t probe, int64_t tag
 }
 
 /* (buckets int64, lines, known ids by slot, first): put the slots from `first` on into their buckets, and their
- * ids into the lines. */
+ * ids' names into the lines. */
 static PyObject *enter(PyObject *module, PyObject *arguments) {
     (void)module;
     Py_buffer buckets, lines;
@@ -149,8 +80,12 @@ static PyObject *enter(PyObject *module, PyObject *arguments) {
     for (Py_ssize_t slot = first; slot < PyList_GET_SIZE(known); slot++) {
         PyObject *id = PyList_GET_ITEM(known, slot);
         const struct name name = name_of(id);
+        if (is_nothing(&name)) {
+            PyErr_SetString(PyExc_TypeError, "an id is a string");
+            break;
+        }
         index.lines[slot].name = name;
-        const uint64_t hash = hash_of(&name, id);
+        const uint64_t hash = hash_of(&name);
         index.buckets[bucket_of(&index, hash, tag_of(hash), &name, id)] = tag_of(hash) | slot;
     }
     PyBuffer_Release(&buckets);
@@ -171,17 +106,20 @@ static const struct line *line_of(const struct index *index, int64_t bucket) {
     return bucket < 0 ? &nowhere : index->lines + (bucket & UINT32_MAX);
 }
 
-/* First rows and lengths of `count` ids, zeros for one that is not known. Without the interpreter's lock, as long as
- * all of them have names: 0, and nothing else is of use, where one has none and the lock is not `held`. */
-static int look_up(const struct index *index, PyObject *const *asked, Py_ssize_t count, int held, int64_t *starts,
-                   int64_t *lengths, struct found *found) {
+/* First rows and lengths of `count` ids, zeros for one that is not known. 0, and nothing else is of use, where not all
+ * are as they are said to be: `named`, or at least strings, unless the interpreter's lock is `held`. */
+static ALWAYS_INLINE int look_up_as(const int named, const struct index *index, PyObject *const *asked,
+                                    Py_ssize_t count, int held, int64_t *starts, int64_t *lengths,
+                                    struct found *found) {
     struct {
         struct name name;
         uint64_t hash;
         const struct line *line;
     } under_way[UNDER_WAY];
+    PyObject *const *known = ((PyListObject *)index->known)->ob_item;
     struct found sum = {0, 0, 0};
-    for (Py_ssize_t first = 0; first < count + 3 * APART; first += APART) {
+    const int last = named ? 2 : 3; /* steps before an id is told from others */
+    for (Py_ssize_t first = 0; first < count + (last + 1) * APART; first += APART) {
         Py_ssize_t n, end;
         for (n = first, end = Py_MIN(n + APART, count); n < end; n++) {
             /* An id is in two lines of memory, its length in one, its first bytes in the next. */
@@ -190,8 +128,12 @@ static int look_up(const struct index *index, PyObject *const *asked, Py_ssize_t
         }
         for (n = Py_MAX(first - APART, 0), end = Py_MIN(first, count); n < end; n++) {
             const struct name name = name_of(asked[n]);
-            if (!is_named(&name) && !held) return 0;
-            const uint64_t hash = hash_of(&name, asked[n]);
+            if (named && !is_named(&name)) return 0;
+            if (!named && is_nothing(&name)) {
+                if (!held) return 0;
+                if (!PyErr_Occurred()) PyObject_Hash(asked[n]); /* an error, or what no dict of strings knows */
+            }
+            const uint64_t hash = hash_of(&name);
             under_way[n % UNDER_WAY].name = name;
             under_way[n % UNDER_WAY].hash = hash;
             __builtin_prefetch(index->buckets + (hash & index->mask));
@@ -201,12 +143,20 @@ static int look_up(const struct index *index, PyObject *const *asked, Py_ssize_t
             const struct line *line = line_of(index, index->buckets[candidate(index, hash, tag_of(hash))]);
             under_way[n % UNDER_WAY].line = line;
             __builtin_prefetch(line);
+            if (!named && line != &nowhere) __builtin_prefetch(known + (line - index->lines));
         }
-        for (n = Py_MAX(first - 3 * APART, 0), end = Py_MIN(first - 2 * APART, count); n < end; n++) {
+        for (n = Py_MAX(first - 3 * APART, 0), end = Py_MIN(first - 2 * APART, count); n < end && !named; n++) {
+            const struct line *line = under_way[n % UNDER_WAY].line;
+            if (line == &nowhere || is_named(&under_way[n % UNDER_WAY].name)) continue;
+            const char *id = (const char *)known[line - index->lines];
+            __builtin_prefetch(id);
+            __builtin_prefetch(id + 48);
+        }
+        for (n = Py_MAX(first - (last + 1) * APART, 0), end = Py_MIN(first - last * APART, count); n < end; n++) {
             const struct name *name = &under_way[n % UNDER_WAY].name;
             const struct line *line = under_way[n % UNDER_WAY].line;
             /* The first of the tag is not the id's own once in a blue moon. */
-            if (line != &nowhere && !(is_named(name) && is_same(&line->name, name))) {
+            if (line != &nowhere && !is_at(index, line - index->lines, name, asked[n])) {
                 const uint64_t hash = under_way[n % UNDER_WAY].hash;
                 line = line_of(index, index->buckets[bucket_of(index, hash, tag_of(hash), name, asked[n])]);
             }
@@ -219,6 +169,13 @@ static int look_up(const struct index *index, PyObject *const *asked, Py_ssize_t
     }
     *found = sum;
     return 1;
+}
+
+/* Without the interpreter's lock, as long as all ids are strings: 0 where one is not and the lock is not `held`. */
+static int look_up(const struct index *index, PyObject *const *asked, Py_ssize_t count, int held, int64_t *starts,
+                   int64_t *lengths, struct found *found) {
+    return look_up_as(1, index, asked, count, held, starts, lengths, found) ||
+           look_up_as(0, index, asked, count, held, starts, lengths, found);
 }
 
 /* (buckets, lines, known ids, asked ids, places int64 [2, asked]) -> (found, tokens, longest): write first rows
@@ -312,15 +269,9 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* The secret is made of hashes, which Python's own secret is in. */
 static int start(PyObject *module) {
     (void)module;
-    for (int i = 0; i < 4; i++) {
-        PyObject *text = PyUnicode_FromFormat("maxsim %d", i);
-        if (text == NULL) return -1;
-        secret[i] = (uint64_t)PyObject_Hash(text) | 1;
-        Py_DECREF(text);
-    }
+    if (choose_secret()) return -1;
     run = crew_of_process();
     return 0;
 }

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 
 import numpy as np
 import pytest
@@ -98,13 +99,42 @@ def test_ids_of_every_form_are_found_and_told_apart(index):
     assert found(index, ["c", "a" * 34, "a" * 29 + "c", "aé", "a\0b", "\0\0"]) == {}
 
 
-@pytest.mark.parametrize("length", [*range(1, 34)], ids="L{}".format)
-def test_every_character_of_an_id_tells(index, length):
-    id = "abcdefghijklmnopqrstuvwxyzABCDEFG"[:length]
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFG"
+KINDS = {f"L{length}": (LETTERS * 4)[:length] for length in (*range(1, 50), 63, 64, 65, 100)}
+KINDS |= {
+    "UUID": "0123a5f7-89ab-4cde-8f01-23456789abcd",
+    "nearly a UUID": "0123a5f7-89ab-4cde-8f01-23456789abcg",
+    "UUID in capitals": "0123A5F7-89AB-4CDE-8F01-23456789ABCD",
+    "other characters": "Größe, 15 µm and more than that many",
+    "wide ones": "\u4e2d\u6587" * 12,
+    "the widest": "\U0001f600" * 9,
+}
+
+
+@pytest.mark.parametrize("id", KINDS.values(), ids=KINDS)
+def test_every_character_of_an_id_tells(index, id):
+    length = len(id)
     upsert(index, [id])
-    others = [id[:i] + other + id[i + 1 :] for i in range(length) for other in "\0~é"]
+    others = [id[:i] + other + id[i + 1 :] for i in range(length) for other in "\0~é0afg-A"]
+    others = [other for other in others if other != id]
     others += [id[:-1], id + "\0", *(id[:i] + id[i + 1 :] for i in range(length)), id + id[-1]]
     assert found(index, [id, *others]) == {0: (0, 1)}
+
+
+def test_uuids_are_found_and_told_apart(index):
+    rng = np.random.default_rng(4)
+    ids = [str(uuid.UUID(bytes=rng.bytes(16))) for _ in range(3000)]
+    every = ids[:2000] + [id.upper() for id in ids[:1000]]
+    upsert(index, every)
+    assert found(index, every[::-1]) == {2999 - number: (number, 1) for number in range(3000)}
+    assert found(index, [*ids[2000:], *(id.replace("-", "") for id in ids)]) == {}
+
+
+def test_a_string_of_another_class_is_the_id_that_it_equals(index):
+    ids = ["short", "x" * 40, "é", str(uuid.UUID(int=5))]
+    upsert(index, ids)
+    assert found(index, [np.str_(id) for id in ids]) == {position: (position, 1) for position in range(4)}
+    assert found(index, [5, None, b"short", "short"]) == {3: (0, 1)}
 
 
 def test_nothing_is_left_after_clear(index):
@@ -115,18 +145,43 @@ def test_nothing_is_left_after_clear(index):
     assert found(index, ["a", "b"]) == {1: (0, 1)}
 
 
-@needs_compiled
-def test_ids_of_one_hash_are_told_apart():
-    class Clash(str):
-        def __hash__(self):
-            return 2**40 + 2047  # the last bucket: the next is the first
+# As compiled: of hashes that Python's own secret is in.
+SECRET = [hash(f"maxsim {i}") & (2**64 - 1) | 1 for i in range(4)]
+LAST_BUCKET = 2047  # the next is the first
 
-    ids = [Clash(f"id-{i}") for i in range(70)]
+
+def same_hash(number):
+    """An id that has no name, and the hash of the last bucket."""
+    front = f"{number:016d}".encode()
+    product = (int.from_bytes(front[:8], "little") ^ SECRET[0]) * (
+        int.from_bytes(front[8:], "little") ^ SECRET[2]
+    )
+    hash_of_front = (product ^ product >> 64) & (2**64 - 1)
+    back = (2**40 + LAST_BUCKET ^ hash_of_front).to_bytes(8, "little") + (SECRET[2] ^ 1).to_bytes(8, "little")
+    return (front + back).decode("latin-1")
+
+
+def same_fingerprint(number):
+    """An id both of whose hashes are 0."""
+    back = SECRET[3].to_bytes(8, "little") + SECRET[2].to_bytes(8, "little")
+    return f"{number:032d}" + back.decode("latin-1")
+
+
+@needs_compiled
+@pytest.mark.parametrize("alike", [same_hash, same_fingerprint])
+def test_ids_of_one_hash_are_told_apart(alike):
+    ids = [alike(number) for number in range(70)]
     lines = slot_lines(70)
     lines[:] = np.arange(8 * 70).reshape(70, 8)
     one = Lookup()
     one.enter(ids, lines, 0)
-    (starts, lengths), *counted = one.find([*reversed(ids), Clash("other")], ids, lines)
+    names = lines.view(np.uint64)[:, :4]
+    if alike is same_hash:
+        assert set(names[:, 0].tolist()) == {2**40 + LAST_BUCKET} and len(set(names[:, 1].tolist())) == 70
+        assert one._buckets[LAST_BUCKET] >= 0 and (one._buckets[:69] >= 0).all()
+    else:
+        assert not names[:, :2].any() and len(set(names[:, 2].tolist())) == 1
+    (starts, lengths), *counted = one.find([*reversed(ids), alike(70)], ids, lines)
     np.testing.assert_array_equal(starts[:70], lines[::-1, START])
     np.testing.assert_array_equal(lengths[:70], lines[::-1, LENGTH])
     assert (starts[70], lengths[70]) == (0, 0)
