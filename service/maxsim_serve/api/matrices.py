@@ -1,6 +1,7 @@
 """Token matrices from a request: nested lists or packed bytes → a NumPy array `[n, dim]`."""
 
 import math
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,8 +55,10 @@ def _nested(rows: NestedVectors, field: str) -> NDArray[np.float32]:
             )
     if width == 0:
         raise InvalidInput(f"{field} has rows without numbers", param=field, code="empty")
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite, which the finiteness check names
-        return np.array(rows, dtype=np.float32)
+    numbers = array("f")  # takes a list in half the time that NumPy does
+    for row in rows:
+        numbers.fromlist(row)  # what does not fit becomes infinite, which the finiteness check names
+    return np.frombuffer(numbers, np.float32).reshape(len(rows), width)
 
 
 def _packed(packed: PackedVectors, field: str) -> NDArray[np.generic]:
@@ -74,8 +77,8 @@ def _packed(packed: PackedVectors, field: str) -> NDArray[np.generic]:
             f"{needed}; {_guess(len(packed.data), rows * width)}",
             param=f"{field}.data",
         )
-    array = np.frombuffer(packed.data, dtype).reshape(rows, width)
-    return widened_bfloat16(array) if packed.dtype == "bfloat16" else array
+    matrix = np.frombuffer(packed.data, dtype).reshape(rows, width)
+    return widened_bfloat16(matrix) if packed.dtype == "bfloat16" else matrix
 
 
 def _guess(held_bytes: int, numbers: int) -> str:
