@@ -52,14 +52,11 @@ class JobQueue:
 
     def take(self) -> Job | None:
         """The next job that is still wanted; blocks until there is one. None once closed and empty."""
-        while True:
-            while self._jobs:
-                job = self._jobs.popleft()
-                if self._still_wanted(job, time.perf_counter()):
-                    return job
+        while not (jobs := self.take_waiting(1)):
             if self._closed:
                 return None
             self._doorbell.answer()
+        return jobs[0]
 
     def take_waiting(self, most: int) -> list[Job]:
         """The next jobs that are still wanted; none if none waits now."""

@@ -66,9 +66,14 @@ def checked_vectors(array: NDArray[np.generic], *, dim: int, field: str) -> NDAr
 
 def _is_finite(array: NDArray[np.generic]) -> bool:
     if array.dtype == np.float16:  # of which NumPy sooner looks at the bits, by fifteen times
-        _, magnitude, infinity = _BITS[torch.float16]
-        return int((array.view(np.uint16) & magnitude).max()) < infinity
+        return _bits_are_finite(array.view(np.int16), torch.float16)
     return bool(np.isfinite(array).all())
+
+
+def _bits_are_finite(bits: NDArray[np.signedinteger], dtype: torch.dtype) -> bool:
+    """Whether numbers of a dtype are, from their bits as integers."""
+    _, magnitude, infinity = _BITS[dtype]
+    return int((bits & magnitude).max()) < infinity
 
 
 def normalized(array: NDArray[np.generic], *, field: str = "vectors") -> NDArray[np.float32]:
@@ -163,8 +168,8 @@ def _convert(arrays: Sequence[NDArray[np.generic]], out: torch.Tensor, normalize
         np.concatenate(arrays, out=out.numpy())
     else:
         out.copy_(torch.from_numpy(np.concatenate(arrays)))
-    integer, magnitude, infinity = _BITS[out.dtype]
-    return int((out.view(integer).numpy() & magnitude).max()) < infinity
+    integer, *_ = _BITS[out.dtype]
+    return _bits_are_finite(out.view(integer).numpy(), out.dtype)
 
 
 def _fault(candidate: _Candidate, spec: CollectionSpec) -> Rejected | None:
