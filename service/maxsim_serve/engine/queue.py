@@ -52,11 +52,13 @@ class JobQueue:
 
     def take(self) -> Job | None:
         """The next job that is still wanted; blocks until there is one. None once closed and empty."""
-        while not (jobs := self.take_waiting(1)):
-            if self._closed:
+        while True:
+            closed = self._closed  # before looking: nothing is put after it
+            if jobs := self.take_waiting(1):
+                return jobs[0]
+            if closed:
                 return None
             self._doorbell.answer()
-        return jobs[0]
 
     def take_waiting(self, most: int) -> list[Job]:
         """The next jobs that are still wanted; none if none waits now."""

@@ -70,3 +70,20 @@ def test_what_waits_is_handed_out_after_the_end_in_its_order(loop):
         queue.put(job(loop))
     assert [queue.take(), *queue.take_waiting(2), queue.take()] == jobs
     assert queue.take_waiting(2) == [] and queue.take() is None
+
+
+def test_what_is_put_before_the_end_is_taken_however_late_that_is_seen(loop, monkeypatch):
+    """The event loop puts a job and closes just after the engine's thread has found nothing."""
+    queue, last = JobQueue(4, 1.0, Metrics()), job(loop)
+    take_waiting = queue.take_waiting
+
+    def found_nothing(most):
+        taken = take_waiting(most)
+        monkeypatch.setattr(queue, "take_waiting", take_waiting)
+        queue.put(last)
+        queue.close()
+        return taken
+
+    monkeypatch.setattr(queue, "take_waiting", found_nothing)
+    assert queue.take() is last
+    assert queue.take() is None
